@@ -1,0 +1,168 @@
+# nctd: one non-recursive Makefile. `make help` lists the targets, `make` prints what it chose.
+VERSION  := 0.1.0
+PREFIX   ?= /usr/local
+DESTDIR  ?=
+PYTHON   ?= /usr/bin/python3
+CUDA     ?= auto
+CUDA_ARCHS ?= 80 90a
+SANITIZE ?=
+V        ?= 0
+WERROR   ?= 0
+
+empty :=
+comma := ,
+space := $(empty) $(empty)
+BUILD ?= build$(if $(SANITIZE),/$(subst $(comma),-,$(SANITIZE)))
+
+ifeq ($(V),0)
+Q := @
+say = @printf '  %-8s %s\n' $(1) $(2)
+else
+Q :=
+say = @:
+endif
+
+# ---- what is there -------------------------------------------------------------------------------------------------
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+NVCC ?= $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+ifeq ($(CUDA),auto)
+HAVE_CUDA := $(if $(NVCC),yes,no)
+else ifeq ($(CUDA),yes)
+ifeq ($(NVCC),)
+$(error CUDA=yes but there is no nvcc on PATH or in /usr/local/cuda/bin: install the CUDA Toolkit or say CUDA=no)
+endif
+HAVE_CUDA := yes
+else
+HAVE_CUDA := no
+endif
+
+# ---- flags ---------------------------------------------------------------------------------------------------------
+WARN := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wformat=2 -Wundef
+ifeq ($(WERROR),1)
+WARN += -Werror
+endif
+OPT ?= -O2 -g
+CFLAGS_ALL = -std=gnu11 $(OPT) $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -fno-strict-aliasing \
+	-D_GNU_SOURCE -DNCT_VERSION='"$(VERSION)"' $(SAN) $(CFLAGS)
+LDFLAGS_ALL = -Wl,-z,relro,-z,now -Wl,--no-undefined $(SAN) $(LDFLAGS)
+ifneq ($(SANITIZE),)
+SAN := -fsanitize=$(SANITIZE) -fno-omit-frame-pointer -fno-sanitize-recover=undefined
+LDFLAGS_ALL := -Wl,-z,relro,-z,now $(SAN) $(LDFLAGS)
+endif
+HARDEN := -fstack-protector-strong $(if $(SANITIZE),,-D_FORTIFY_SOURCE=2)
+
+INC_kernels := -Ikernels
+INC_client  := -Iclient
+INC_cli     := -Iclient -Iclient/cli -Ikernels
+INC_daemon  := -Idaemon -Iclient -Ikernels
+pc = $(shell pkg-config $(1) 2>/dev/null)
+CFLAGS_daemon := $(call pc,--cflags libuv libzmq jansson libsodium)
+CFLAGS_client := $(call pc,--cflags libzmq jansson)
+CFLAGS_cli    := $(call pc,--cflags libzmq jansson sndfile libpng)
+LIBS_layer  := -lm -lpthread
+LIBS_model  := $(call pc,--libs jansson libsodium)
+LIBS_client := $(call pc,--libs libzmq jansson) -lpthread
+LIBS_cli    := $(call pc,--libs sndfile libpng) $(LIBS_client) $(LIBS_model) $(LIBS_layer)
+LIBS_daemon := $(call pc,--libs libuv libzmq jansson libsodium) $(LIBS_layer)
+
+ifeq ($(HAVE_CUDA),yes)
+CUDA_HOME  := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+GENCODE    := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
+	-gencode arch=compute_80$(comma)code=compute_80
+NVCCFLAGS  := -O3 -std=c++17 -lineinfo -Xcompiler -fPIC$(comma)-fvisibility=hidden -Ikernels --fmad=true -DNCT_CUDA
+CFLAGS_CUDA := -DNCT_CUDA -I$(CUDA_HOME)/include
+LIBS_layer += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lstdc++
+endif
+
+# ---- the rooms -----------------------------------------------------------------------------------------------------
+SRC_layer  := $(filter-out kernels/model%.c kernels/safetensors%.c,$(wildcard kernels/*.c)) $(wildcard kernels/cpu/*.c)
+SRC_cuda   := $(if $(filter yes,$(HAVE_CUDA)),$(wildcard kernels/cuda/*.cu))
+SRC_model  := $(wildcard kernels/model*.c kernels/safetensors*.c)
+SRC_client := $(wildcard client/*.c)
+SRC_cli    := $(filter-out client/cli/main.c,$(wildcard client/cli/*.c))
+SRC_daemon := $(filter-out daemon/main.c $(if $(filter no,$(HAVE_CUDA)),daemon/engine_cuda%.c),$(wildcard daemon/*.c))
+SRC_unit   := $(wildcard tests/unit/test_*.c)
+
+o = $(patsubst %,$(BUILD)/%.o,$(1))
+OBJ_layer  := $(call o,$(SRC_layer)) $(call o,$(SRC_cuda))
+LIB_layer  := $(BUILD)/libnct_layer.a
+LIB_model  := $(BUILD)/libnct_model.a
+LIB_client := $(BUILD)/libnct.a
+LIB_cli    := $(BUILD)/libcli.a
+LIB_daemon := $(BUILD)/libdaemon.a
+SO_layer   := $(BUILD)/libnct_layer.so.0
+SO_client  := $(BUILD)/libnct.so.0
+UNIT       := $(patsubst tests/unit/%.c,$(BUILD)/unit/%,$(SRC_unit))
+
+.PHONY: all help deps demo test unit lint bench bench-daemon soak fuzz install clean libs print
+.DEFAULT_GOAL := all
+
+all: print libs $(BUILD)/nctd $(BUILD)/nct ## build everything (the default)
+libs: $(SO_layer) $(SO_client)
+
+print:
+	@printf 'nctd %s\n  CUDA     %s%s\n  compiler %s\n  flags    %s\n  build    %s\n' '$(VERSION)' '$(HAVE_CUDA)' \
+	  '$(if $(filter yes,$(HAVE_CUDA)), ($(NVCC); architectures $(CUDA_ARCHS) + PTX 80))' "$$($(CC) --version | head -1)" '$(OPT) $(SAN)' '$(BUILD)'
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@printf '\n  SANITIZE=address,undefined|thread  CUDA=auto|yes|no  CUDA_ARCHS="80 90a"  V=1  DESTDIR=  PREFIX=\n'
+
+# ---- compiling -----------------------------------------------------------------------------------------------------
+# The CPU variants: one file name suffix a variant (kernels/cpu/*_avx512.c, *_avx2.c); everything else is baseline.
+$(BUILD)/kernels/cpu/%.c.o: CFLAGS_UNIT = -O3 $(if $(findstring _avx512,$*),-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c,$(if $(findstring _avx2,$*),-mavx2 -mfma -mf16c))
+$(BUILD)/kernels/%.c.o: INC = $(INC_kernels) $(CFLAGS_CUDA)
+$(BUILD)/client/%.c.o: INC = $(INC_client) $(CFLAGS_client)
+$(BUILD)/client/cli/%.c.o: INC = $(INC_cli) $(CFLAGS_cli)
+$(BUILD)/daemon/%.c.o: INC = $(INC_daemon) $(CFLAGS_daemon) $(CFLAGS_CUDA)
+$(BUILD)/tests/%.c.o: INC = $(INC_daemon) $(INC_cli) -Itests $(CFLAGS_daemon) $(CFLAGS_cli) $(CFLAGS_CUDA)
+
+$(BUILD)/%.c.o: %.c
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CFLAGS_ALL) $(HARDEN) $(CFLAGS_UNIT) $(INC) -MMD -MP -c $< -o $@
+$(BUILD)/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(call say,NVCC,$<)
+	$(Q)$(NVCC) $(NVCCFLAGS) $(if $(filter %_sm90.cu,$<),-gencode arch=compute_90a$(comma)code=sm_90a,$(GENCODE)) -MD -MP -c $< -o $@
+
+$(LIB_layer): $(OBJ_layer)
+$(LIB_model): $(call o,$(SRC_model))
+$(LIB_client): $(call o,$(SRC_client))
+$(LIB_cli): $(call o,$(SRC_cli))
+$(LIB_daemon): $(call o,$(SRC_daemon))
+$(BUILD)/%.a:
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && ar rcs $@ $^
+
+$(SO_layer): $(OBJ_layer) kernels/libnct_layer.map
+	$(call say,LD,$@)
+	$(Q)$(CC) -shared -Wl,-soname,libnct_layer.so.0 -Wl,--version-script=kernels/libnct_layer.map $(OBJ_layer) $(LDFLAGS_ALL) $(LIBS_layer) -o $@
+	$(Q)ln -sf libnct_layer.so.0 $(BUILD)/libnct_layer.so
+$(SO_client): $(call o,$(SRC_client)) client/libnct.map
+	$(call say,LD,$@)
+	$(Q)$(CC) -shared -Wl,-soname,libnct.so.0 -Wl,--version-script=client/libnct.map $(filter %.o,$^) $(LDFLAGS_ALL) $(LIBS_client) -o $@
+	$(Q)ln -sf libnct.so.0 $(BUILD)/libnct.so
+
+$(BUILD)/nctd: $(call o,daemon/main.c) $(LIB_daemon) $(LIB_client) $(LIB_model) $(LIB_layer)
+	$(call say,LD,$@)
+	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_daemon) $(LIBS_model) -o $@
+$(BUILD)/nct: $(call o,client/cli/main.c) $(LIB_cli) $(LIB_client) $(LIB_model) $(LIB_layer)
+	$(call say,LD,$@)
+	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_cli) -o $@
+
+# Unit tests: cmocka, each linked with everything but the two mains.
+$(BUILD)/unit/%: $(BUILD)/tests/unit/%.c.o $(LIB_daemon) $(LIB_cli) $(LIB_client) $(LIB_model) $(LIB_layer)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_cli) $(LIBS_daemon) -lcmocka -o $@
+unit: $(UNIT) ## build the unit tests
+
+clean: ## remove what was built
+	rm -rf build
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+.SECONDARY:
+.DELETE_ON_ERROR:
