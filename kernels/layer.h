@@ -1,12 +1,13 @@
 /* layer.h: what layer.c and the backends share; private to kernels/.
  *
  * layer.c checks everything a caller hands in (parameters, weights, jobs) and then calls the backend of the
- * layer's device. A backend never repeats those checks; it may refuse a combination with -ENOTSUP. */
+ * layer's device. A backend never repeats those checks; it may refuse a combination with -ENOTSUP. What only
+ * it knows is its own: whether at.force names one of its rows (-EINVAL), whether workspace_bytes suffice
+ * (-ENOSPC). Job functions are not called for n_frames 0. */
 #ifndef NCT_LAYER_INTERNAL_H
 #define NCT_LAYER_INTERNAL_H
 #include "nct_layer.h"
 
-/* One frame's geometry after the layer's own rules: filled by layer.c from the params alone. */
 typedef struct backend {
     const char *name; /* "cpu", "cuda" */
     /* Pack w for l->at; sets l->impl. l->p and l->at are filled and checked. */
@@ -15,12 +16,15 @@ typedef struct backend {
     void (*layer_free)(nct_layer *l); /* frees l->impl only */
     int (*workspace)(const nct_layer *l, const nct_limits *lim, size_t *ret_bytes, nct_why *why);
     /* CUDA only (NULL on the CPU): nct_warm, nct_launch. */
-    int (*warm)(const nct_layer *l, const nct_limits *lim, void *workspace, size_t bytes, void *stream, nct_why *why);
+    int (*warm)(
+        const nct_layer *l, const nct_limits *lim, void *workspace, size_t bytes, void *stream, nct_why *why);
     int (*launch)(const nct_layer *l, const nct_job *job, nct_why *why);
     /* CPU only (NULL on CUDA): nct_phases, nct_phase. */
     int (*phases)(const nct_layer *l, const nct_job *job, int32_t n_workers, nct_why *why);
     int (*phase)(const nct_layer *l, const nct_job *job, int32_t phase, int32_t worker, int32_t n_workers);
     int (*explain)(const nct_layer *l, const nct_job *job, int32_t frame, nct_report *ret, nct_why *why);
+    const char *(*variant)(
+        int32_t i); /* nct_variant: rows that run on this machine, best first, NULL past the end */
 } backend;
 
 extern const backend cpu_backend;
@@ -41,7 +45,12 @@ int why_set(nct_why *why, int error, const char *format, ...) __attribute__((for
 
 /* Check params alone (every rule of nct_layer_new that needs no weight). */
 int params_check(const nct_params *p, nct_why *why);
-/* Check a job against its layer: geometry of every frame, bounds inside x_count and y_count, slots, dtypes. */
-int job_check(const nct_layer *l, const nct_job *job, nct_why *why);
+/* Check weights for a layer on `device` (-1: the CPU, host tensors only). Values are not looked at. */
+int weights_check(const nct_weights *w, int32_t device, nct_why *why);
+/* Check a job against a layer of p on `device`: dtypes, geometry of every frame, bounds inside x_count and
+ * y_count, slots. One pass over the frames, nothing allocated. JOB_ORACLE also lets in the dtypes that
+ * nct_reference alone takes. */
+#define JOB_ORACLE (-2)
+int job_check(const nct_params *p, int32_t device, const nct_job *job, nct_why *why);
 size_t dtype_size(int32_t dtype); /* 0 for an unknown one */
 #endif

@@ -31,7 +31,7 @@ typedef struct {                         /* zero it, then fill it; PyTorch's nam
     int32_t pad_left, pad_right;         /* from padding=int|'same'|'valid' by nct_padding() */
     int32_t padding_mode, activation;    /* nct_pad_mode, nct_act */
     int32_t pre_activation;              /* between bias and norm; NCT_NONE in ABI 1, else -ENOTSUP */
-    double  eps;
+    double  eps;                         /* 1.2e-38 (FLT_MIN) or more, finite: with 0 a constant group would have no result */
     int32_t reserved[8];                 /* zero */
 } nct_params;
 typedef struct { const void *data; int32_t dtype; int32_t on_device; } nct_tensor; /* contiguous, borrowed; data NULL: absent */
@@ -51,7 +51,11 @@ typedef struct {                         /* zero it, then fill it */
 } nct_where;
 typedef struct nct_layer nct_layer;      /* packed, immutable between repacks; any number of threads may launch it */
 
+/* PyTorch's `padding` as two numbers. same 0: the int in p->pad_left goes to both sides ('valid' is 0). same 1: the total
+ * dilation*(K-1), halved, an odd one's extra zero on the right; p->pad_* are not looked at; stride must be 1, else -EINVAL. */
 int nct_padding(const nct_params *p, int same, int32_t *ret_left, int32_t *ret_right, nct_why *why);
+/* T_out = floor((T + pad_left + pad_right - dilation*(K-1) - 1) / stride) + 1. -ERANGE: T < 1 or T_out < 1 (names T and K);
+ * -EINVAL: a negative pad, reflect with a pad >= T, circular with a pad > T. */
 int nct_out_steps(const nct_params *p, int64_t t_in, int32_t pad_left, int32_t pad_right, int64_t *ret_t_out, nct_why *why);
 /* Check everything, pack for one device and precision. CUDA: packing is enqueued on `stream` (a cudaStream_t, 0 = default);
  * device tensors are read in stream order. Host tensors may be freed on return. Not capturable. */
@@ -59,6 +63,8 @@ int nct_layer_new(nct_layer **ret, const nct_params *p, const nct_weights *w, co
 /* New values, same shapes, into the same memory (graphs stay valid): what a training framework calls after an update.
  * The caller orders it against launches in flight: same stream, or events. */
 int nct_layer_repack(nct_layer *l, const nct_weights *w, void *stream, nct_why *why);
+/* What nct_where.force can name on this machine: row i = 0, 1, ... of the device's backend, best first; NULL past the end. */
+const char *nct_variant(int32_t device, int32_t i);
 void nct_layer_free(nct_layer *l);       /* NULL is fine; waits for nothing: no launched work may still use it */
 
 /* ---- the work -------------------------------------------------------------------------------------------------- */
@@ -67,14 +73,16 @@ typedef struct {                         /* one frame, 64 bytes, same layout on 
     int64_t x_pitch, y_pitch;            /* from a channel to the next, >= t_in / t_out; ANY value and alignment is right,
                                             multiples of 16 bytes may be faster, bits are the same */
     int32_t t_in, t_out;                 /* steps present at x (history included), steps to write: nct_out_steps() says */
-    int32_t pad_left, pad_right;         /* this frame's own zeros: the layer's, or 0 inside a stream */
-    int32_t stat_in, stat_out;           /* slot in job.stats, -1 none */
+    int32_t pad_left, pad_right;         /* this frame's own pads: the layer's, or 0 inside a stream; filled by padding_mode */
+    int32_t stat_in, stat_out;           /* slot in job.stats, -1 none. OWN: stat_in -1. RUNNING: stat_in a slot (count 0 at
+                                            the start; may be the stat_out of the same frame). GIVEN: stat_in a slot, stat_out -1 */
     int32_t t_skip, reserved;            /* 0 in ABI 1 (chains: leading outputs neither counted nor stored) */
 } nct_frame;
 /* A stream piece is an ordinary frame: its caller puts the last steps that the next output still needs (at most
  * (K-1)*dilation) before the new ones, so that output 0 reads x[0 - pad_left ...]; stride phase lives in that choice. */
 typedef struct { double count, mean, m2; } nct_stat; /* the wire's order; count is a whole number, exact to 2^53;
-                                            job.stats[slot*G + g]; count 0 = empty; m2 = sum (y-mean)^2 */
+                                            job.stats[slot*G + g]; count 0 = empty; m2 = sum (y-mean)^2. A group that is not
+                                            finite writes NaN mean and m2; GIVEN with count 0 or NaN gives NaN */
 typedef struct {                         /* zero it, then fill it; everything borrowed until the work is done */
     int32_t n_frames;                    /* 0: does nothing */
     int32_t x_dtype, y_dtype;            /* F32 F16 BF16 I16 / F32 F16 BF16, one each per job */
@@ -85,16 +93,21 @@ typedef struct {                         /* zero it, then fill it; everything bo
     const nct_frame *frames_dev;         /* CUDA: the same rows on the device; NULL if frames are alike: row n is row 0 with
                                             x_off, y_off advanced by constant steps (any plain (N,C,T) tensor) */
     const void *x; int64_t x_count;      /* elements in the allocation at x: loads stay inside it, and what lies outside a */
-    void *y;       int64_t y_count;      /* frame's t_in never reaches a result. y NULL: statistics only. x, y disjoint.   */
+    void *y;       int64_t y_count;      /* frame's t_in never reaches a result. y NULL: statistics only (every frame then has
+                                            a stat_out). x, y disjoint, and so are the y of two frames (not checked). */
     nct_stat *stats; int32_t n_stats;    /* same memory kind as x; two frames that touch one slot, one of them writing: -EINVAL */
     uint32_t flags;
     uint32_t *frame_flags;               /* NULL or [n_frames], memory kind of x: NCT_SAW_* of each frame */
     void *workspace; size_t workspace_bytes; /* 256-byte aligned, not shared by jobs in flight together, no initial value */
     void *stream;                        /* CUDA */
 } nct_job;
-#define NCT_CONV_ONLY 1u                 /* y = conv + bias in f32, no norm, no activation: seam and plan tests */
-#define NCT_SAW_NONFINITE 1u             /* a group of this frame is not finite */
-#define NCT_SAW_OFFSET    2u             /* |mean|/std of a group is beyond what the precision resolves to 1 % */
+#define NCT_CONV_ONLY 1u                 /* y = conv + bias in f32, no norm, no activation: seam and plan tests. norm OWN,
+                                            slots -1, frame_flags NULL, y not NULL */
+#define NCT_SAW_NONFINITE 1u             /* a conv output or a statistic of this frame is NaN or Inf (in f32) */
+#define NCT_SAW_OFFSET    2u             /* |mean|*rstd of a group is beyond what the precision resolves to 1 %: */
+#define NCT_OFFSET_F32    9000.0         /* the bounds, by precision of the products */
+#define NCT_OFFSET_TF32   30.0
+#define NCT_OFFSET_BF16   4.0
 
 typedef struct { int32_t max_frames, n_workers; int64_t max_t_out, sum_t_out; } nct_limits;
 /* Bytes that suffice for every job within the limits, chain of n layers. Grows with each limit; never with data. */
@@ -109,7 +122,8 @@ int nct_launch(nct_layer *const *chain, int32_t n, const nct_job *job, nct_why *
 int nct_phases(nct_layer *const *chain, int32_t n, const nct_job *job, int32_t n_workers, nct_why *why); /* >= 0, or error */
 int nct_phase(nct_layer *const *chain, int32_t n, const nct_job *job, int32_t phase, int32_t worker, int32_t n_workers);
 /* The oracle: float64 plain loops on the host, from the unpacked weights (host tensors, first brought to f32), same job
- * (y_dtype F64 allowed, frames_dev and workspace ignored); it shares no code with the backends. */
+ * (x_dtype F64, I32 and y_dtype F64 allowed too, frames_dev and workspace ignored; SAW_OFFSET by the f32 bound); it shares
+ * no code with the backends. A conv output beyond f32's range counts as Inf, as it does on every backend. One thread. */
 int nct_reference(const nct_params *p, const nct_weights *w, const nct_job *job, nct_why *why);
 
 typedef struct {
