@@ -4,10 +4,10 @@
 #include <string.h>
 
 int32_t error_to_wire(int error) {
-    switch (-error) {
+    switch (error) {
     case 0: return 0;
 #define XX(name, number, text)                                                                               \
-    case name: return -(number);
+    case -name: return -(number);
         NCT_ERROR_MAP(XX)
 #undef XX
     default: return -5;
