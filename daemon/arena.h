@@ -1,6 +1,6 @@
-/* arena.h: the out arena: pages of 32 KiB where results live until ZeroMQ let go of them. One mmap, made and touched
- * at start, (CUDA) registered; outlives every context. Allocation on the loop thread; arena_let_go on any thread is
- * done through publisher's let-go list, never here. */
+/* arena.h: the out arena: pages of 32 KiB where results live until ZeroMQ let go of them. One mmap, made and
+ * touched at start, (CUDA) registered; outlives every context. Allocation on the loop thread; arena_let_go on
+ * any thread is done through publisher's let-go list, never here. */
 #ifndef NCTD_ARENA_H
 #define NCTD_ARENA_H
 #include <stddef.h>

@@ -1,11 +1,14 @@
-/* engine.h: moves batches through a backend. One engine per GPU, or `instances` CPU engines; each has its slots.
+/* engine.h: moves batches through a backend. One engine per GPU, or `instances` CPU engines; each has its
+ * slots.
  *
- *     batcher --batcher_take--> [fill 2 MiB a turn] -> [arena run] -> launch -> done -> batch_sink (publisher)
+ *     batcher --batcher_take--> [fill 2 MiB a turn] -> [arena run] -> launch -> done -> batch_sink
+ * (publisher)
  *
- * A slot: two byte arenas (in, out) of slot_bytes, made and touched at start and never after. x channels stand at a
- * 16-byte pitch, x frames at 256 bytes, a table of 64-byte nct_frame rows in front of x; y channels compact (pitch
- * T_out); a y row of 32 KiB or more begins on an arena page and shares its pages with nobody, smaller ones stand at
- * 256 bytes; y has the same offsets wherever it stands. Backends stand behind `engine_ops`, one file each. */
+ * A slot: two byte arenas (in, out) of slot_bytes, made and touched at start and never after. x channels
+ * stand at a 16-byte pitch, x frames at 256 bytes, a table of 64-byte nct_frame rows in front of x; y
+ * channels compact (pitch T_out); a y row of 32 KiB or more begins on an arena page and shares its pages with
+ * nobody, smaller ones stand at 256 bytes; y has the same offsets wherever it stands. Backends stand behind
+ * `engine_ops`, one file each. */
 #ifndef NCTD_ENGINE_H
 #define NCTD_ENGINE_H
 #include <uv.h>
@@ -16,12 +19,17 @@
 typedef struct engine engine;
 typedef struct slot slot;
 
-/* What a backend does for a slot; engine.c does everything else. The job is complete: pointers, rows, strides. */
+/* What a backend does for a slot; engine.c does everything else. The job is complete: pointers, rows,
+ * strides. */
 typedef struct engine_ops {
-    const char *name; /* "cpu", "cuda" */
-    int (*open)(engine *e, nct_why *why);  /* slots, threads, streams; warm */
-    void (*close)(engine *e);
-    /* Begin job on s and return; call engine_done(s, error) later from any thread (it wakes the loop). */
+    const char *name;                     /* "cpu", "cuda" */
+    int (*open)(engine *e, nct_why *why); /* threads, streams; e->slots have no memory yet; warm */
+    void (*close)(engine *e);             /* nothing in flight */
+    /* A slot's memory, touched, 4096-byte aligned; and back. Called between open and close. */
+    void *(*alloc)(engine *e, size_t bytes);
+    void (*release)(engine *e, void *p, size_t bytes);
+    /* Begin job on s and return; call engine_done(s, error) later from any thread (it wakes the loop). An
+     * error here means that it did not begin. */
     int (*launch)(engine *e, slot *s, nct_why *why);
 } engine_ops;
 extern const engine_ops engine_cpu_ops;
@@ -29,20 +37,38 @@ extern const engine_ops engine_cuda_ops; /* only in builds with CUDA */
 
 typedef struct {
     uv_loop_t *loop;
-    const struct config *cfg;
+    const struct config *cfg; /* engine.*, batch.max_frames, limits.max_frame_bytes; outlives the engine */
     arena *out;
     batcher *batcher;
     batch_sink done;      /* publisher_push: batches in launch order per (engine, model) */
-    frame_sink copied_in; /* called when a row's payload was copied into the slot (flow.md 7): gives `in` back */
-    int32_t index;        /* 0 .. engines-1 */
+    frame_sink copied_in; /* called when a row's payload was copied into the slot (flow.md 7): gives `in`
+                             back; the frame stays the engine's */
+    nct_layer *(*layer_of)(const struct generation *g, const engine *e); /* on this engine's device */
+    void (*bind)(
+        struct stream *s, engine *e); /* frames of s are in this engine from now on; called for each frame */
+    void (*wake)(void *ctx);          /* from the loop's async: a batch is done, engine_turn() has work */
+    void *wake_ctx;
+    int32_t index; /* 0 .. engines-1 */
 } engine_setup;
 
+/* -EINVAL: slot_bytes cannot hold one frame of max_frame_bytes in or out, or too few slots (names the keys);
+ * -ENOMEM; and what the backend says. */
 int engine_new(engine **ret, const engine_ops *ops, const engine_setup *setup, nct_why *why);
-void engine_free(engine *e); /* nothing in flight */
-/* One turn: collect what is done, fill slots (at most 2 MiB of rows), launch. True while there is more to do at once. */
+/* Nothing in flight. The handle of the async closes through the loop: run it once more before it is closed.
+ */
+void engine_free(engine *e);
+/* Workspace for every batch of this layer, in every slot (those in flight: when they come back). At start for
+ * each model, and by a reload before its swap. Loop thread. -ENOMEM, -EINVAL. */
+int engine_reserve(engine *e, nct_layer *l, const nct_params *p, nct_why *why);
+/* One turn: collect what is done, fill slots (at most 2 MiB of rows), launch. True while there is more to do
+ * at once. */
 bool engine_turn(engine *e, uint64_t now_ns);
-/* The publisher copied every ROW_SLOT row of the batch, or there was none: the slot is free, the batch's memory too. */
+/* The publisher copied every small and every ROW_SLOT row of the batch: the slot is free, the batch's memory
+ * too. */
 void engine_batch_end(engine *e, batch *b);
 uint32_t engine_in_flight(const engine *e); /* batches between take and done */
-void engine_done(slot *s, int error);       /* any thread; backends only */
+int32_t engine_index(const engine *e);
+const char *engine_name(const engine *e); /* the backend's */
+int32_t engine_workers(const engine *e);
+void engine_done(slot *s, int error); /* any thread; backends only */
 #endif

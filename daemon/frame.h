@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "heap.h"
 #include "nct_layer.h"
 #include "wire.h"
 
@@ -40,11 +41,14 @@ typedef struct frame {
                                        OBSERVE is norm OWN with `observe` */
     bool observe;
     int32_t t_in, t_out, pad_left, pad_right;
+    int32_t c_in, c_out, n_groups;  /* the model's, set at admission: batcher and engine size rows from the frame alone */
+    heap_node ttl;                  /* the batcher's */
     uint64_t t_read_ns;             /* monotonic: read by ingest */
     uint64_t t_expire_ns;           /* 0: no ttl */
     uint64_t t_launch_ns, t_done_ns;
     uint64_t order;                 /* admission number: rising over all frames */
-    struct engine *engine;          /* the engine its stream is bound to while it has frames in flight */
+    struct engine *engine;          /* the engine its stream is bound to while it has frames in flight; NULL on the way
+                                       to the batcher: none yet, the first take binds (engine_setup.bind tells the stream) */
     /* the result */
     int error;                      /* 0, or negative errno: then why says it */
     char why[128];
@@ -53,7 +57,8 @@ typedef struct frame {
     row_place place;
     void *y;                        /* t_out * C_out samples of y_dtype, or G x nct_stat with OBSERVE */
     size_t y_bytes;
-    uint32_t arena_first, arena_pages; /* ROW_ARENA: its pages */
+    uint32_t arena_first, arena_pages; /* ROW_ARENA: its pages, the frame's until let go. arena_pages 0: a small row in
+                                          pages that the batch owns; the publisher copies it before engine_batch_end */
 } frame;
 
 typedef struct {
@@ -73,6 +78,8 @@ typedef struct batch {
     int32_t n_frames;
     frame **frames; /* [n_frames], room for batch.max_frames; row n of the launch */
     int error;      /* of the launch: then every frame's error is set too */
+    uint32_t tail_first, tail_pages; /* arena pages shared by its small rows; engine_batch_end gives them back */
+    bool done;      /* the engine's: computed, waits for its turn */
 } batch;
 
 typedef struct {
