@@ -47,13 +47,13 @@ const option *config_option(const char *section, const char *key) {
 }
 
 static void bytes_text(uint64_t n, char *out, size_t size) {
-    static const char suffix[] = "KMG";
-    int k = -1;
-    while (n && k < 2 && n % 1024 == 0) {
+    static const char *const suffix[] = {"", "K", "M", "G"};
+    int k = 0;
+    while (n && k < 3 && n % 1024 == 0) {
         n /= 1024;
         k++;
     }
-    snprintf(out, size, "%llu%.1s", (unsigned long long)n, k < 0 ? "" : &suffix[k]);
+    snprintf(out, size, "%llu%s", (unsigned long long)n, suffix[k]);
 }
 
 void config_value_text(const config *c, const option *o, char *out, size_t size) {
