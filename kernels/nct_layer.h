@@ -14,6 +14,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default) /* the library is built with -fvisibility=hidden */
 #define NCT_LAYER_ABI 1
 int nct_layer_abi(void);                 /* NCT_LAYER_ABI of the library that was loaded */
 
@@ -133,6 +134,7 @@ typedef struct {
     double flop; int64_t bytes;          /* of the job, each input and output once */
 } nct_report;
 int nct_explain(nct_layer *const *chain, int32_t n, const nct_job *job, int32_t frame, nct_report *ret, nct_why *why);
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif
