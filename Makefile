@@ -96,7 +96,7 @@ SO_layer   := $(BUILD)/libnct_layer.so.0
 SO_client  := $(BUILD)/libnct.so.0
 UNIT       := $(patsubst tests/unit/%.c,$(BUILD)/unit/%,$(SRC_unit))
 
-.PHONY: all help deps demo test unit lint bench bench-daemon soak fuzz install clean libs print
+.PHONY: all help deps demo test unit lint tidy bench bench-daemon soak fuzz install clean libs print generated check-generated
 .DEFAULT_GOAL := all
 
 all: print libs $(BUILD)/nctd $(BUILD)/nct ## build everything (the default)
@@ -159,6 +159,67 @@ $(BUILD)/unit/%: $(BUILD)/tests/unit/%.c.o $(LIB_daemon) $(LIB_cli) $(LIB_client
 	$(call say,LD,$@)
 	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_cli) $(LIBS_daemon) -lcmocka -o $@
 unit: $(UNIT) ## build the unit tests
+
+# ---- what must be installed (Debian 12 names) ------------------------------------------------------------------------
+DEPS_build := gcc g++ make pkg-config libuv1-dev libzmq3-dev libjansson-dev libsodium-dev libsndfile1-dev libpng-dev
+DEPS_demo  := espeak-ng python3
+DEPS_test  := libcmocka-dev python3-pytest python3-numpy python3-zmq python3-torch python3-soundfile clang libclang-rt-14-dev procps
+DEPS_lint  := clang-format clang-tidy git
+DEPS_bench := libdnnl-dev
+DEPS       ?= $(DEPS_build) $(DEPS_demo) $(DEPS_test) $(DEPS_lint) $(DEPS_bench)
+
+deps: ## install what is missing of the packages that building, testing and benches need
+	@missing=""; for p in $(DEPS); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
+	if [ -z "$$missing" ]; then echo "  DEPS     all there"; exit 0; fi; \
+	echo "  DEPS     installing:$$missing"; \
+	sudo=""; if [ "$$(id -u)" != 0 ]; then sudo=sudo; fi; \
+	$$sudo sh -c "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing" >/tmp/nct-deps.$$$$ 2>&1 \
+	  || { tail -20 /tmp/nct-deps.$$$$; echo "could not install:$$missing"; exit 1; }; rm -f /tmp/nct-deps.$$$$
+
+# ---- running ---------------------------------------------------------------------------------------------------------
+demo: ## install what is missing, build, and run real recordings through a daemon
+	@$(MAKE) -s deps DEPS="$(DEPS_build) $(DEPS_demo)"
+	@$(MAKE) -s all
+	@BUILD=$(BUILD) tests/demo.sh
+
+test: ## everything that needs no GPU, from nothing to `N passed, N failed`
+	@$(MAKE) -s deps
+	@MAKE="$(MAKE)" PYTHON=$(PYTHON) BUILD=$(BUILD) $(PYTHON) tests/run.py $(if $(ONLY),--only $(ONLY))
+
+lint: ## style, includes, static analysis, generated files
+	@$(MAKE) -s deps DEPS="$(DEPS_build) $(DEPS_test) $(DEPS_lint)"
+	@$(PYTHON) tests/lint/lint.py
+	@$(MAKE) -s all check-generated
+	@$(MAKE) -s tidy
+
+TIDY = $(SRC_layer) $(SRC_model) $(SRC_client) client/cli/main.c $(SRC_cli) daemon/main.c $(filter-out daemon/engine_cuda%,$(SRC_daemon))
+tidy: $(patsubst %,$(BUILD)/tidy/%.ok,$(TIDY)) ## clang-tidy over every C file
+$(BUILD)/tidy/%.ok: %.c .clang-tidy
+	@mkdir -p $(@D)
+	$(call say,TIDY,$<)
+	$(Q)clang-tidy --quiet --warnings-as-errors='*' $< -- -std=gnu11 -D_GNU_SOURCE -DNCT_VERSION='"$(VERSION)"' -Idaemon -Iclient -Iclient/cli -Ikernels \
+	  $(CFLAGS_daemon) $(CFLAGS_cli) $(if $(findstring _avx512,$<),-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c,$(if $(findstring _avx2,$<),-mavx2 -mfma -mf16c)) >$@.log 2>&1 || { cat $@.log; exit 1; }
+	@touch $@
+
+generated: all ## write the files that are made from the tables
+	$(Q)$(BUILD)/nctd --print-conf > conf/nctd.conf
+check-generated: all
+	@$(BUILD)/nctd --print-conf | diff -u conf/nctd.conf - || { echo "conf/nctd.conf differs from daemon/config.def: make generated"; exit 1; }
+
+# ---- installing ------------------------------------------------------------------------------------------------------
+libdir ?= $(PREFIX)/lib
+install: all ## into DESTDIR/PREFIX
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(PREFIX)/include
+	install -m755 $(BUILD)/nct $(DESTDIR)$(PREFIX)/bin/
+	install -m755 $(BUILD)/nctd $(DESTDIR)$(PREFIX)/sbin/
+	install -m644 $(SO_layer) $(SO_client) $(DESTDIR)$(libdir)/
+	ln -sf libnct_layer.so.0 $(DESTDIR)$(libdir)/libnct_layer.so
+	ln -sf libnct.so.0 $(DESTDIR)$(libdir)/libnct.so
+	install -m644 client/nct.h kernels/nct_layer.h $(DESTDIR)$(PREFIX)/include/
+	for f in client/nct.pc.in kernels/nct_layer.pc.in; do \
+	  sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(libdir)|; s|@VERSION@|$(VERSION)|' $$f > $(DESTDIR)$(libdir)/pkgconfig/$$(basename $$f .in); done
+	install -d $(DESTDIR)/etc/nctd
+	[ -e $(DESTDIR)/etc/nctd/nctd.conf ] || install -m644 conf/nctd.conf $(DESTDIR)/etc/nctd/nctd.conf
 
 clean: ## remove what was built
 	rm -rf build
