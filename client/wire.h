@@ -46,10 +46,11 @@
 #define WIRE_STAT_BYTES   24 /* {count, mean, M2} of one group, f64 each */
 
 /* Kinds: number, name, from client, from daemon. RESUME and RESUMED are kept and refused in version 1. */
-#define WIRE_KINDS(XX)                                                                                       \
-    XX(1, HELLO, 1, 0) XX(2, WELCOME, 0, 1) XX(3, OPEN, 1, 0) XX(4, OPENED, 0, 1) XX(5, FRAME, 1, 0)         \
-    XX(6, RESULT, 0, 1) XX(7, ERROR, 0, 1) XX(8, CLOSE, 1, 0) XX(9, CLOSED, 0, 1) XX(10, PING, 1, 0)         \
-    XX(11, PONG, 0, 1) XX(12, GOAWAY, 0, 1) XX(13, RESUME, 0, 0) XX(14, RESUMED, 0, 0)
+#define WIRE_KINDS(XX)                                                                                               \
+    XX(1, HELLO, 1, 0)                                                                                               \
+    XX(2, WELCOME, 0, 1) XX(3, OPEN, 1, 0) XX(4, OPENED, 0, 1) XX(5, FRAME, 1, 0) XX(6, RESULT, 0, 1)                \
+        XX(7, ERROR, 0, 1) XX(8, CLOSE, 1, 0) XX(9, CLOSED, 0, 1) XX(10, PING, 1, 0) XX(11, PONG, 0, 1)              \
+            XX(12, GOAWAY, 0, 1) XX(13, RESUME, 0, 0) XX(14, RESUMED, 0, 0)
 typedef enum {
 #define XX(number, name, c, d) WIRE_##name = number,
     WIRE_KINDS(XX)
@@ -59,21 +60,21 @@ typedef enum {
 /* dtypes: number, name, bytes. The numbers are nct_dtype's (kernels/nct_layer.h). */
 #define WIRE_DTYPES(XX) XX(1, f32, 4) XX(2, f16, 2) XX(3, bf16, 2) XX(4, i16, 2) XX(5, i32, 4) XX(6, f64, 8)
 
-#define WIRE_NO_REPLY     (1u << 0)  /* the sender's RESULT comes without its payload */
-#define WIRE_RESENT       (1u << 1)
-#define WIRE_GAP_SEEN     (1u << 2)  /* result: seqs are missing before it */
-#define WIRE_CPU_FALLBACK (1u << 3)
-#define WIRE_LAST         (1u << 4)  /* result after CLOSE */
-#define WIRE_INTERLEAVED  (1u << 16) /* payload is (T, C); results are always (C_out, T_out) */
-#define WIRE_NO_PUBLISH   (1u << 17)
-#define WIRE_GAP          (1u << 18) /* stream state restarts here */
-#define WIRE_INNER_LEFT   (1u << 19) /* no padding of the layer on this side */
-#define WIRE_INNER_RIGHT  (1u << 20)
-#define WIRE_OBSERVE      (1u << 21) /* result: G x {count, mean, M2} f64, channels = G, steps = 3 */
-#define WIRE_GIVEN        (1u << 22) /* payload is followed by G x {count, mean, M2} f64 */
-#define WIRE_SHM          (1u << 23) /* kept */
+#define WIRE_NO_REPLY        (1u << 0) /* the sender's RESULT comes without its payload */
+#define WIRE_RESENT          (1u << 1)
+#define WIRE_GAP_SEEN        (1u << 2) /* result: seqs are missing before it */
+#define WIRE_CPU_FALLBACK    (1u << 3)
+#define WIRE_LAST            (1u << 4)  /* result after CLOSE */
+#define WIRE_INTERLEAVED     (1u << 16) /* payload is (T, C); results are always (C_out, T_out) */
+#define WIRE_NO_PUBLISH      (1u << 17)
+#define WIRE_GAP             (1u << 18) /* stream state restarts here */
+#define WIRE_INNER_LEFT      (1u << 19) /* no padding of the layer on this side */
+#define WIRE_INNER_RIGHT     (1u << 20)
+#define WIRE_OBSERVE         (1u << 21) /* result: G x {count, mean, M2} f64, channels = G, steps = 3 */
+#define WIRE_GIVEN           (1u << 22) /* payload is followed by G x {count, mean, M2} f64 */
+#define WIRE_SHM             (1u << 23) /* kept */
 #define WIRE_MUST_UNDERSTAND 0xffff0000u
-#define WIRE_UNDERSTOOD                                                                                      \
+#define WIRE_UNDERSTOOD                                                                                              \
     (WIRE_INTERLEAVED | WIRE_NO_PUBLISH | WIRE_GAP | WIRE_INNER_LEFT | WIRE_INNER_RIGHT | WIRE_OBSERVE | WIRE_GIVEN)
 
 typedef struct {
@@ -99,12 +100,12 @@ int wire_read(wire_header *ret, const void *bytes, size_t len, wire_why *why);
 /* What a FRAME says of itself, without a model: dtype, want, flags, channels and steps >= 1, and the payload's size
  * (channels*steps*size in 64 bits, + 24*n_groups with GIVEN) against `payload_bytes`. 0, -EINVAL, -ENOTSUP (flags
  * 16-31, named) or -EMSGSIZE (more than max_frame_bytes); *why names the numbers. n_groups is the model's. */
-int wire_frame_check(const wire_header *h, uint64_t payload_bytes, uint32_t n_groups, uint64_t max_frame_bytes,
-    wire_why *why);
-size_t wire_dtype_bytes(uint8_t dtype);      /* 0: unknown or no samples */
-const char *wire_dtype_name(uint8_t dtype);  /* "f32" ..., NULL: unknown */
-int wire_dtype_number(const char *name);     /* 1..6, or -EINVAL */
-const char *wire_kind_name(uint8_t kind);    /* "FRAME" ..., "?" */
+int wire_frame_check(
+    const wire_header *h, uint64_t payload_bytes, uint32_t n_groups, uint64_t max_frame_bytes, wire_why *why);
+size_t wire_dtype_bytes(uint8_t dtype);     /* 0: unknown or no samples */
+const char *wire_dtype_name(uint8_t dtype); /* "f32" ..., NULL: unknown */
+int wire_dtype_number(const char *name);    /* 1..6, or -EINVAL */
+const char *wire_kind_name(uint8_t kind);   /* "FRAME" ..., "?" */
 /* A name of 1..64 of A-Z a-z 0-9 . _ - that begins with a letter or digit. */
 int wire_name_ok(const char *name, size_t len);
 /* "model/stream/" -> both names, NUL-terminated. 0, or -EINVAL with a sentence. */

@@ -50,16 +50,15 @@ static int on_section(void *ctx, const char *name, const char *word, int line, i
     r->section[0] = 0;
     if (!strcmp(name, "model")) {
         if (!wire_name_ok(word, strlen(word)))
-            return config_ini_fail(why,
-                "[model %s]: a name is 1 to 64 of A-Z a-z 0-9 . _ - and begins with a letter or digit", word);
+            return config_ini_fail(
+                why, "[model %s]: a name is 1 to 64 of A-Z a-z 0-9 . _ - and begins with a letter or digit", word);
         if (!(r->model = model_get(r->c, word))) return config_ini_fail(why, "no memory");
         if (!r->model->origin[0]) snprintf(r->model->origin, sizeof r->model->origin, "%s:%d", r->file, line);
         return 0;
     }
     for (int i = 0; i < config_options_count; i++)
         if (!strcmp(config_options[i].section, name)) {
-            if (*word)
-                return config_ini_fail(why, "[%s %s]: only [model NAME] takes a second word", name, word);
+            if (*word) return config_ini_fail(why, "[%s %s]: only [model NAME] takes a second word", name, word);
             snprintf(r->section, sizeof r->section, "%s", name);
             return 0;
         }
@@ -104,8 +103,7 @@ static int model_entry(config_model *m, const char *key, const char *value, ini_
         return 0;
     }
     if (!strcmp(key, "publish")) {
-        if ((n = config_read_bool(value)) < 0)
-            return config_ini_fail(why, "publish = %s: expected yes or no", value);
+        if ((n = config_read_bool(value)) < 0) return config_ini_fail(why, "publish = %s: expected yes or no", value);
         m->publish = n;
         return 0;
     }
@@ -151,8 +149,7 @@ static int check_together(const config *c, config_why *why) {
     if (c->engine.engine == ENGINE_CPU) {
         if (!e) e = inert(c, "engine", "on_gpu_error", "engine.engine = cpu", why);
         if (!e && c->engine.precision > PRECISION_F32)
-            e = fail(
-                why, -EINVAL, "engine.precision: the CPU computes f32; say f32 or auto, or engine = cuda");
+            e = fail(why, -EINVAL, "engine.precision: the CPU computes f32; say f32 or auto, or engine = cuda");
     }
     if (c->engine.engine == ENGINE_CUDA) {
         if (!e) e = inert(c, "engine", "instances", "engine.engine = cuda (one engine per GPU)", why);
@@ -164,8 +161,7 @@ static int check_together(const config *c, config_why *why) {
         e = fail(why, -EINVAL, "publish.publish_bytes = %llu is under 4 x limits.max_frame_bytes = %llu",
             (unsigned long long)c->publish.publish_bytes, 4ull * c->limits.max_frame_bytes);
     if (!e && (uint32_t)c->n_models > c->limits.max_models)
-        e = fail(
-            why, -EINVAL, "%d [model] sections; limits.max_models = %u", c->n_models, c->limits.max_models);
+        e = fail(why, -EINVAL, "%d [model] sections; limits.max_models = %u", c->n_models, c->limits.max_models);
     return e;
 }
 
@@ -235,15 +231,13 @@ static int read_override(config *c, const char *text, config_why *why) {
     snprintf(section, sizeof section, "%.*s", (int)(dot - text), text);
     snprintf(key, sizeof key, "%.*s", (int)(equals - dot - 1), dot + 1);
     const option *o = config_option(section, key);
-    int e =
-        o ? config_set_option(c, o, equals + 1, &value_why) : config_unknown_key(section, key, &value_why);
+    int e = o ? config_set_option(c, o, equals + 1, &value_why) : config_unknown_key(section, key, &value_why);
     if (e) return fail(why, e, "%s: %s", text, value_why.text);
     snprintf(c->origins[o - config_options], sizeof c->origins[0], "command line");
     return 0;
 }
 
-int config_load(
-    config **ret, const char *path, const char *const *overrides, int n_overrides, config_why *why) {
+int config_load(config **ret, const char *path, const char *const *overrides, int n_overrides, config_why *why) {
     config *c = NULL;
     int e = config_default(&c);
     if (e) return fail(why, e, "no memory");
@@ -298,8 +292,7 @@ int config_may_reload(const config *now, const config *next, config_why *why) {
         config_value_text(now, o, a, sizeof a);
         config_value_text(next, o, b, sizeof b);
         if (strcmp(a, b))
-            return fail(
-                why, -EPERM, "%s.%s changed from %s to %s: that needs a restart", o->section, o->key, a, b);
+            return fail(why, -EPERM, "%s.%s changed from %s to %s: that needs a restart", o->section, o->key, a, b);
     }
     return 0;
 }

@@ -36,8 +36,8 @@ typedef struct {
 typedef struct config {
 #define SECTION(name, help)                                      struct {
 #define OPT(section, key, type, def, min, max, unit, when, help) C_##type key;
-#define END(name)                                                                                            \
-    }                                                                                                        \
+#define END(name)                                                                                                    \
+    }                                                                                                                \
     name;
 #include "config.def"
 #undef SECTION
@@ -54,8 +54,7 @@ typedef struct {
 
 /* path NULL: defaults alone. overrides: "section.key=value". 0; -ENOENT, -EACCES, -EIO (named file), -EINVAL,
  * -ENOMEM. */
-int config_load(
-    config **ret, const char *path, const char *const *overrides, int n_overrides, config_why *why);
+int config_load(config **ret, const char *path, const char *const *overrides, int n_overrides, config_why *why);
 /* As config_load, from text in memory (no conf.d): `name` stands for the file in messages. For tests and the
  * fuzzer. */
 int config_parse(config **ret, const char *name, const char *text, size_t len, config_why *why);
@@ -64,9 +63,8 @@ void config_free(config *c); /* NULL is fine */
 int config_may_reload(const config *now, const config *next, config_why *why);
 
 void config_dump(const config *c, FILE *to); /* --dump-config: every key, its value, where it was set */
-void config_defaults(FILE *to); /* the shipped nctd.conf: every key, commented out, with its help */
-void config_help(FILE *to);     /* the table of --help */
-void config_man(FILE *to);      /* the table of nctd.conf(5), roff */
-const char *config_choice(
-    const char *section_key, int value); /* "engine.engine", 2 -> "cpu"; NULL: no such */
+void config_defaults(FILE *to);              /* the shipped nctd.conf: every key, commented out, with its help */
+void config_help(FILE *to);                  /* the table of --help */
+void config_man(FILE *to);                   /* the table of nctd.conf(5), roff */
+const char *config_choice(const char *section_key, int value); /* "engine.engine", 2 -> "cpu"; NULL: no such */
 #endif

@@ -49,8 +49,8 @@ void config_dump(const config *c, FILE *to) {
         const config_model *at = &c->models[m];
         fprintf(to, "[model %s] # %s\n", at->name, at->origin);
         if (at->file) fprintf(to, "file = %s\n", at->file);
-        fprintf(to, "mode = %s\npublish = %s\n", at->mode == MODE_FRAME ? "frame" : "stream",
-            at->publish ? "yes" : "no");
+        fprintf(
+            to, "mode = %s\npublish = %s\n", at->mode == MODE_FRAME ? "frame" : "stream", at->publish ? "yes" : "no");
         if (!at->file) fprintf(to, "seed = %llu\n", (unsigned long long)at->seed);
         for (int32_t k = 0; k < at->n_settings; k++)
             fprintf(to, "%s = %s\n", at->settings[k].key, at->settings[k].value);
@@ -96,8 +96,7 @@ void config_help(FILE *to) {
         config_value_text(defaults(), o, value, sizeof value);
         bounds_text(o, bounds, sizeof bounds);
         snprintf(name, sizeof name, "%s.%s", o->section, o->key);
-        fprintf(
-            to, "  %-28s %s\n  %-28s default %s; %s\n", name, o->help, "", *value ? value : "empty", bounds);
+        fprintf(to, "  %-28s %s\n  %-28s default %s; %s\n", name, o->help, "", *value ? value : "empty", bounds);
     }
 }
 
@@ -137,8 +136,7 @@ void config_man(FILE *to) {
     }
     fputs(".SS [model NAME]\nBesides these keys, the layer's parameters by PyTorch's names.\n", to);
     for (int i = 0; i < config_model_keys_count; i++)
-        man_entry(
-            to, config_model_keys[i].key, config_model_keys[i].value, "per model", config_model_keys[i].help);
+        man_entry(to, config_model_keys[i].key, config_model_keys[i].value, "per model", config_model_keys[i].help);
 }
 
 const char *config_choice(const char *section_key, int value) {

@@ -12,14 +12,14 @@
 
 const option config_options[] = {
 #define SECTION(name, help)
-#define OPT(s, k, t, def, lo, hi, u, w, h)                                                                   \
-    {.section = #s,                                                                                          \
-        .key = #k,                                                                                           \
-        .unit = u,                                                                                           \
-        .help = h,                                                                                           \
-        .type = OPTION_##t,                                                                                  \
-        .when = OPTION_##w,                                                                                  \
-        .offset = offsetof(config, s.k),                                                                     \
+#define OPT(s, k, t, def, lo, hi, u, w, h)                                                                           \
+    {.section = #s,                                                                                                  \
+        .key = #k,                                                                                                   \
+        .unit = u,                                                                                                   \
+        .help = h,                                                                                                   \
+        .type = OPTION_##t,                                                                                          \
+        .when = OPTION_##w,                                                                                          \
+        .offset = offsetof(config, s.k),                                                                             \
         ROW_##t(def, lo, hi)},
 #define END(name)
 #include "config.def"
@@ -31,8 +31,7 @@ const int config_options_count = sizeof config_options / sizeof config_options[0
 
 const model_key config_model_keys[] = {
     {"file", "", "A safetensors file; empty: a freshly initialised layer from the keys below and `seed`."},
-    {"mode", "frame",
-        "frame: every frame stands for itself; stream: frames are cuts of one endless sequence."},
+    {"mode", "frame", "frame: every frame stands for itself; stream: frames are cuts of one endless sequence."},
     {"publish", "yes", "Results go to the publishing socket too."},
     {"seed", "0", "Of a freshly initialised layer."},
 };

@@ -51,8 +51,8 @@ static int set_number(config *c, const option *o, const char *value, ini_why *wh
     uint64_t n;
     bool bytes = o->type == OPTION_BYTES;
     if (config_read_number(value, bytes, &n) || n < o->min || n > o->max)
-        return config_ini_fail(why, "%s.%s = %s: expected a whole number of %s from %llu to %llu%s",
-            o->section, o->key, value, o->unit, (unsigned long long)o->min, (unsigned long long)o->max,
+        return config_ini_fail(why, "%s.%s = %s: expected a whole number of %s from %llu to %llu%s", o->section,
+            o->key, value, o->unit, (unsigned long long)o->min, (unsigned long long)o->max,
             bytes ? " (K, M and G are understood)" : "");
     char *at = (char *)c + o->offset;
     if (bytes)
@@ -87,8 +87,7 @@ int config_set_option(config *c, const option *o, const char *value, ini_why *wh
     case OPTION_STR: return set_text(c, o, value, why);
     case OPTION_ENUM:
         if ((n = config_choice_number(o->choices, value)) < 0)
-            return config_ini_fail(
-                why, "%s.%s = %s: expected one of %s", o->section, o->key, value, o->choices);
+            return config_ini_fail(why, "%s.%s = %s: expected one of %s", o->section, o->key, value, o->choices);
         *(int *)((char *)c + o->offset) = n;
         return 0;
     }
@@ -140,8 +139,7 @@ int config_unknown_key(const char *section, const char *key, ini_why *why) {
         else if (!strcmp(o->key, key))
             elsewhere = o->section;
     }
-    if (elsewhere)
-        return config_ini_fail(why, "unknown key %s in [%s]; it stands in [%s]", key, section, elsewhere);
+    if (elsewhere) return config_ini_fail(why, "unknown key %s in [%s]; it stands in [%s]", key, section, elsewhere);
     return config_ini_fail(why, "unknown key %s in [%s]; nearest: %s", key, section, best ? best : "none");
 }
 

@@ -5,11 +5,10 @@
 #include "config_table.h"
 #include "ini.h"
 
-int config_ini_fail(ini_why *why, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));                            /* -EINVAL */
-int config_read_number(const char *value, bool bytes, uint64_t *ret); /* bytes: K, M, G */
-int config_choice_number(const char *choices, const char *value);     /* "a|b|c", "b" -> 1 */
-int config_read_bool(const char *value);                              /* 0, 1 */
+int config_ini_fail(ini_why *why, const char *format, ...) __attribute__((format(printf, 2, 3))); /* -EINVAL */
+int config_read_number(const char *value, bool bytes, uint64_t *ret);                             /* bytes: K, M, G */
+int config_choice_number(const char *choices, const char *value); /* "a|b|c", "b" -> 1 */
+int config_read_bool(const char *value);                          /* 0, 1 */
 int config_set_option(config *c, const option *o, const char *value, ini_why *why);
 /* Always -EINVAL: the sentence with the nearest known word. */
 int config_unknown_section(const char *name, ini_why *why);

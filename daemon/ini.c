@@ -67,8 +67,7 @@ static int read_line(char *text, int line, const ini_reader *r, ini_why *why) {
 int ini_parse(const char *text, size_t len, const ini_reader *reader, int *ret_line, ini_why *why) {
     char buf[INI_LINE_MAX + 1];
     int line = 0;
-    if (len >= 3 &&
-        !memcmp(text, "\xef\xbb\xbf", 3)) { /* editors on other systems write it; it says nothing */
+    if (len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) { /* editors on other systems write it; it says nothing */
         text += 3;
         len -= 3;
     }

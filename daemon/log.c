@@ -25,10 +25,7 @@ void log_set_level(log_level level) {
  * surrogates). */
 static int utf8_length(const unsigned char *s) {
     if (s[0] < 0x80) return 1;
-    int n = s[0] >= 0xc2 && s[0] <= 0xdf   ? 2
-            : (s[0] & 0xf0) == 0xe0        ? 3
-            : s[0] >= 0xf0 && s[0] <= 0xf4 ? 4
-                                           : 0;
+    int n = s[0] >= 0xc2 && s[0] <= 0xdf ? 2 : (s[0] & 0xf0) == 0xe0 ? 3 : s[0] >= 0xf0 && s[0] <= 0xf4 ? 4 : 0;
     for (int i = 1; i < n; i++)
         if ((s[i] & 0xc0) != 0x80) return 0;
     if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f)) return 0;

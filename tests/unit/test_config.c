@@ -72,8 +72,8 @@ static void every_fault_names_its_line_and_what_was_expected(void **state) {
     refused("[batch x]\n", "only [model NAME] takes a second word");
     refused("[engine]\nengine = gpu\n", "expected one of auto|cuda|cpu");
     refused("[ingest]\ninsecure = maybe\n", "expected yes or no");
-    refused("[batch]\nmax_frames = 1\nmax_frames = 2\n",
-        "t.conf:3: batch.max_frames is given twice; first in line 2");
+    refused(
+        "[batch]\nmax_frames = 1\nmax_frames = 2\n", "t.conf:3: batch.max_frames is given twice; first in line 2");
     refused("[model a/b]\n", "a name is 1 to 64");
     refused("[model]\n", "a name is 1 to 64");
     refused("[model a]\nmode = stream\n", "not there yet");
@@ -82,8 +82,7 @@ static void every_fault_names_its_line_and_what_was_expected(void **state) {
 
 static void inert_combinations_are_faults(void **state) {
     (void)state;
-    refused("[publish]\nenabled = no\nendpoint = tcp://127.0.0.1:1\n",
-        "t.conf:3: publish.endpoint has no effect");
+    refused("[publish]\nenabled = no\nendpoint = tcp://127.0.0.1:1\n", "t.conf:3: publish.endpoint has no effect");
     refused("[engine]\nengine = cpu\non_gpu_error = cpu\n", "engine.on_gpu_error has no effect");
     refused("[engine]\nengine = cpu\nprecision = bf16\n", "the CPU computes f32");
     refused("[engine]\nengine = cuda\nslots = 1\n", "at least 2");
@@ -107,8 +106,7 @@ static void models_keep_their_layer_settings(void **state) {
     (void)state;
     config_why why;
     config *c = parse(
-        "[model eeg]\nfile = /m/eeg.safetensors\nnum_groups = 8\npadding = same\npublish = no\n[model b]\n",
-        &why);
+        "[model eeg]\nfile = /m/eeg.safetensors\nnum_groups = 8\npadding = same\npublish = no\n[model b]\n", &why);
     assert_non_null(c);
     assert_int_equal(c->n_models, 2);
     assert_string_equal(c->models[0].name, "eeg");
@@ -162,8 +160,8 @@ static void what_is_dumped_reads_back_equal(void **state) {
     config_why why;
     char *text = NULL, *again = NULL;
     size_t len, again_len;
-    config *c = parse(
-        "[limits]\nqueue_bytes = 1536K\n[engine]\nprecision = f32\n[model m]\nstride = 2\nseed = 4\n", &why);
+    config *c =
+        parse("[limits]\nqueue_bytes = 1536K\n[engine]\nprecision = f32\n[model m]\nstride = 2\nseed = 4\n", &why);
     assert_non_null(c);
     FILE *f = open_memstream(&text, &len);
     config_dump(c, f);
