@@ -9,8 +9,7 @@
 typedef struct batcher batcher;
 typedef struct {
     uint32_t max_frames, max_delay_us;
-    size_t
-        slot_bytes; /* room of a slot, in and out, counted with rows_in_room() and rows_out_room() (rows.h) */
+    size_t slot_bytes; /* room of a slot, in and out, counted with rows_in_room() and rows_out_room() (rows.h) */
 } batcher_limits;
 
 int batcher_new(batcher **ret, const batcher_limits *limits);

@@ -43,12 +43,13 @@ typedef struct {
     batch_sink done;      /* publisher_push: batches in launch order per (engine, model) */
     frame_sink copied_in; /* called when a row's payload was copied into the slot (flow.md 7): gives `in`
                              back; the frame stays the engine's */
-    nct_layer *(*layer_of)(const struct generation *g, const engine *e); /* on this engine's device */
+    nct_layer *(*layer_of)(const struct generation *g, int32_t device); /* generation_layer */
     void (*bind)(
         struct stream *s, engine *e); /* frames of s are in this engine from now on; called for each frame */
     void (*wake)(void *ctx);          /* from the loop's async: a batch is done, engine_turn() has work */
     void *wake_ctx;
-    int32_t index; /* 0 .. engines-1 */
+    int32_t index;  /* 0 .. engines-1 */
+    int32_t device; /* -1 CPU, else CUDA ordinal */
 } engine_setup;
 
 /* -EINVAL: slot_bytes cannot hold one frame of max_frame_bytes in or out, or too few slots (names the keys);
