@@ -154,8 +154,8 @@ static int short_option(cli_args *a, const char **ret_value) {
         }
         return i;
     }
-    cli_say("%s has no option -%c; `nct help %s` lists them (a file of that name goes after --)", a->argv[0],
-        letter, a->argv[0]);
+    cli_say("%s has no option -%c; `nct help %s` lists them (a file of that name goes after --)", a->argv[0], letter,
+        a->argv[0]);
     return CLI_WRONG;
 }
 
@@ -217,8 +217,8 @@ int cli_span(const char *what, const char *text, double *ret_seconds, uint64_t *
         *ret_steps = units[i].seconds ? 0 : (uint64_t)v;
         return 0;
     }
-    cli_say("%s is '%s'; it must be a time such as 1s, 500ms, 2min, or a whole number of steps such as 4800",
-        what, cli_quote(text));
+    cli_say("%s is '%s'; it must be a time such as 1s, 500ms, 2min, or a whole number of steps such as 4800", what,
+        cli_quote(text));
     return -EINVAL;
 }
 

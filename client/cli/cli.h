@@ -13,22 +13,22 @@
 #include <stdint.h>
 
 /* XX(name, operands, one-line help) */
-#define CLI_COMMANDS(XX)                                                                                     \
-    XX(run, "IN... -o OUT | -O DIR", "Sound files in, result files out.")                                    \
-    XX(send, "FILE|-", "Send frames of a file or pipe to a stream of a running daemon.")                     \
-    XX(sub, "[MODEL/[STREAM]]", "Show or record results as they are published.")                             \
-    XX(info, "", "What a daemon serves: models, parameters, limits, ledger.")                                \
-    XX(ping, "", "Time of an answer from a daemon.")                                                         \
-    XX(bench, "", "Open-loop load: latency from the scheduled send, rates, ledger.")                         \
+#define CLI_COMMANDS(XX)                                                                                             \
+    XX(run, "IN... -o OUT | -O DIR", "Sound files in, result files out.")                                            \
+    XX(send, "FILE|-", "Send frames of a file or pipe to a stream of a running daemon.")                             \
+    XX(sub, "[MODEL/[STREAM]]", "Show or record results as they are published.")                                     \
+    XX(info, "", "What a daemon serves: models, parameters, limits, ledger.")                                        \
+    XX(ping, "", "Time of an answer from a daemon.")                                                                 \
+    XX(bench, "", "Open-loop load: latency from the scheduled send, rates, ledger.")                                 \
     XX(model, "new|show|check FILE", "Make, look at and check model files.")
 
 /* Exit codes: XX(name, number, meaning). The numbers above 2 are those of sysexits.h. */
-#define CLI_EXITS(XX)                                                                                        \
-    XX(OK, 0, "everything asked for was done")                                                               \
-    XX(FAILED, 1, "some input failed; the others were done")                                                 \
-    XX(USAGE, 2, "the command line is wrong; nothing was done")                                              \
-    XX(NO_DAEMON, 69, "no daemon answers, or a private one cannot start")                                    \
-    XX(TRY_AGAIN, 75, "the daemon is full or shutting down; the same command may work later")                \
+#define CLI_EXITS(XX)                                                                                                \
+    XX(OK, 0, "everything asked for was done")                                                                       \
+    XX(FAILED, 1, "some input failed; the others were done")                                                         \
+    XX(USAGE, 2, "the command line is wrong; nothing was done")                                                      \
+    XX(NO_DAEMON, 69, "no daemon answers, or a private one cannot start")                                            \
+    XX(TRY_AGAIN, 75, "the daemon is full or shutting down; the same command may work later")                        \
     XX(CONFIG, 78, "the model file or its parameters are wrong")
 typedef enum {
 #define XX(name, number, help) CLI_##name = number,
@@ -37,24 +37,23 @@ typedef enum {
 } cli_exit;
 
 typedef struct {
-    const char *name; /* "connect" for --connect; NULL ends the table */
-    char letter;      /* 'o' for -o; 0: none */
-    const char *arg;  /* metavariable "FILE"; NULL: a switch without a value */
-    const char
-        *standard;    /* the default with its unit as help shows it ("2000 ms"); NULL: none worth a word */
-    const char *help; /* one sentence */
+    const char *name;     /* "connect" for --connect; NULL ends the table */
+    char letter;          /* 'o' for -o; 0: none */
+    const char *arg;      /* metavariable "FILE"; NULL: a switch without a value */
+    const char *standard; /* the default with its unit as help shows it ("2000 ms"); NULL: none worth a word */
+    const char *help;     /* one sentence */
 } cli_option;
 
-#define XX(name, operands, help)                                                                             \
-    extern const cli_option options_##name[];                                                                \
+#define XX(name, operands, help)                                                                                     \
+    extern const cli_option options_##name[];                                                                        \
     int cmd_##name(int argc, char **argv);
 CLI_COMMANDS(XX)
 #undef XX
 
 /* Rows that several commands have. */
-#define CLI_OPTION_CONNECT(standard)                                                                         \
+#define CLI_OPTION_CONNECT(standard)                                                                                 \
     { "connect", 'c', "ENDPOINT", standard, "The daemon's ingest endpoint: ipc://PATH or tcp://HOST:PORT." }
-#define CLI_OPTION_JSON                                                                                      \
+#define CLI_OPTION_JSON                                                                                              \
     { "json", 0, NULL, NULL, "Write JSON, one object a line." }
 #define CLI_INGEST  "ipc:///run/nctd/ingest.sock"
 #define CLI_PUBLISH "ipc:///run/nctd/publish.sock"

@@ -20,8 +20,7 @@ static const cli_command *find(const char *name) {
 }
 
 void help_overview(FILE *to) {
-    fprintf(to, "nct %s: Conv1d + GroupNorm over sound files and streams, by the daemon nctd.\n\n",
-        nct_version());
+    fprintf(to, "nct %s: Conv1d + GroupNorm over sound files and streams, by the daemon nctd.\n\n", nct_version());
     fprintf(to, "  nct COMMAND [OPTION...] ...\n\n");
     for (const cli_command *c = table; c->name; c++) fprintf(to, "  %-8s %s\n", c->name, c->help);
     fprintf(to, "  %-8s %s\n", "help", "This page, or `nct help COMMAND`.");
@@ -37,8 +36,8 @@ static void option_line(FILE *to, const cli_option *o) {
     char left[96];
     const char *dash = o->letter ? "-" : " ";
     char letter[2] = {o->letter ? o->letter : ' ', 0};
-    snprintf(left, sizeof left, "  %s%s%s --%s%s%s", dash, letter, o->letter ? "," : " ", o->name,
-        o->arg ? " " : "", o->arg ? o->arg : "");
+    snprintf(left, sizeof left, "  %s%s%s --%s%s%s", dash, letter, o->letter ? "," : " ", o->name, o->arg ? " " : "",
+        o->arg ? o->arg : "");
     if (strlen(left) > 30)
         fprintf(to, "%s\n%-31s", left, "");
     else
@@ -118,10 +117,9 @@ static void completion(FILE *to) {
     }
     fprintf(to, "    esac\n    if [ \"$COMP_CWORD\" = 1 ]; then\n        words=\"help version completion");
     for (const cli_command *c = table; c->name; c++) fprintf(to, " %s", c->name);
-    fprintf(to,
-        "\"\n    elif [ \"${cur#-}\" = \"$cur\" ]; then\n        COMPREPLY=($(compgen -f -- \"$cur\"))\n"
-        "        return\n    fi\n    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n}\n"
-        "complete -o filenames -F _nct nct\n");
+    fprintf(to, "\"\n    elif [ \"${cur#-}\" = \"$cur\" ]; then\n        COMPREPLY=($(compgen -f -- \"$cur\"))\n"
+                "        return\n    fi\n    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n}\n"
+                "complete -o filenames -F _nct nct\n");
 }
 
 static int unknown(const char *word) {
