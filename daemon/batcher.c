@@ -85,11 +85,13 @@ static bstream *next_in_turn(queue *q, const lane *kind, const struct engine *e)
     return m ? heap_item(m->streams.next, bstream, turn) : NULL;
 }
 
+/* The oldest frame says what kind and when, the turns say who: were the oldest always taken along, a session with a
+ * deep queue would have a place in every batch. It comes within one round of the sessions. */
 static int32_t collect(batcher *b, lane *first, struct engine *e, frame **frames) {
     const lane kind = *first;
     size_t in = 0, out = 0;
     uint32_t n = 0;
-    bstream *st = bq_oldest(first);
+    bstream *st = next_in_turn(kind.q, &kind, e);
     while (st && n < b->limits.max_frames) {
         in += rows_in_room(st->first);
         out += rows_out_room(st->first);

@@ -24,8 +24,7 @@ int batcher_push(batcher *b, frame *f);
 
 /* The engine asks on behalf of a free slot: `busy` says whether it has a batch in flight. Fills frames[]
  * (room BATCH_FRAMES_MAX) with the due batch whose oldest frame is oldest over all queues bound to this
- * engine, and returns its size, 0 when nothing is due. The oldest frame comes first, then sessions in turn,
- * and a session's streams in turn. Sets engine in every frame. The frames are the caller's then. `now_ns`
+ * engine, and returns its size, 0 when nothing is due. Sessions in turn, and each session's streams in turn. Sets engine in every frame. The frames are the caller's then. `now_ns`
  * never goes back from call to call. */
 int32_t batcher_take(
     batcher *b, struct engine *e, bool busy, uint64_t now_ns, frame **frames, close_cause *ret_cause);
