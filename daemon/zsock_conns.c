@@ -1,0 +1,129 @@
+/* zsock_conns.c: who is connected, as a socket's monitor tells it. Owns the zpeers of one socket and the monitor. Loop
+ * thread; read at the beginning of a turn, before messages. Does not know what the peers are to the daemon: `gone`
+ * tells the owner. */
+#include "zsock_own.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+uint64_t zsock_cookie(int fd) {
+    uint64_t cookie = 0;
+    socklen_t len = sizeof cookie;
+    return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) ? 0 : cookie;
+}
+
+int zconns_init(zconns *c, zctx *ctx, void *socket, ledger *counts, uint32_t max, zpeer_sink gone) {
+    char name[48];
+    snprintf(name, sizeof name, "inproc://nctd-monitor-%u", ctx->n_monitors++);
+    *c = (zconns){.counts = counts, .max = max, .gone = gone};
+    if (zmq_socket_monitor(socket, name, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED)) return -errno;
+    c->monitor = zmq_socket(ctx->zmq, ZMQ_PAIR);
+    if (!c->monitor) return -errno;
+    /* Without a mark of its own the pair never fills: a full one would stop libzmq's I/O threads. */
+    if (zopt_int(c->monitor, ZMQ_RCVHWM, 0) || zopt_int(c->monitor, ZMQ_LINGER, 0) || zmq_connect(c->monitor, name)) {
+        int error = -errno;
+        zmq_close(c->monitor);
+        c->monitor = NULL;
+        return error;
+    }
+    return 0;
+}
+
+zpeer *zconns_at(const zconns *c, int fd) {
+    return fd >= 0 && fd < c->n_fds ? c->by_fd[fd] : NULL;
+}
+
+static int room_for(zconns *c, int fd) {
+    if (fd < c->n_fds) return 0;
+    int n = fd + 64;
+    zpeer **grown = realloc(c->by_fd, (size_t)n * sizeof *grown);
+    if (!grown) return -ENOMEM;
+    memset(grown + c->n_fds, 0, (size_t)(n - c->n_fds) * sizeof *grown);
+    c->by_fd = grown;
+    c->n_fds = n;
+    return 0;
+}
+
+zpeer *zconns_add(zconns *c, int fd, uint64_t now_ns) {
+    if (room_for(c, fd)) return NULL;
+    zpeer *p = calloc(1, sizeof *p);
+    if (!p) return NULL;
+    *p = (zpeer){.fd = fd, .dup = -1, .t_accept_ns = now_ns, .next = c->first};
+    if (fd >= 0) {
+        p->dup = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+        p->cookie = p->dup >= 0 ? zsock_cookie(p->dup) : 0;
+        c->by_fd[fd] = p;
+    }
+    if (c->first) c->first->prev = p;
+    c->first = p;
+    c->n++;
+    return p;
+}
+
+static void drop(zconns *c, zpeer *p) {
+    if (c->gone.fn) c->gone.fn(c->gone.ctx, p);
+    if (p->prev) p->prev->next = p->next;
+    if (p->next) p->next->prev = p->prev;
+    if (c->first == p) c->first = p->next;
+    if (p->fd >= 0) c->by_fd[p->fd] = NULL;
+    if (p->dup >= 0) close(p->dup);
+    c->n--;
+    free(p);
+}
+
+void zconns_cut(zconns *c, zpeer *p, cut_reason why) {
+    if (p->cut) return;
+    p->cut = true;
+    c->counts->cuts[why]++;
+    if (p->dup >= 0) shutdown(p->dup, SHUT_RDWR);
+}
+
+static void accepted(zconns *c, int fd, uint64_t now_ns) {
+    zpeer *stale = zconns_at(c, fd);
+    if (stale) drop(c, stale); /* its DISCONNECTED is always told first; be safe */
+    c->counts->counts[COUNT_connections]++;
+    zpeer *p = zconns_add(c, fd, now_ns);
+    if (p && c->n > c->max) zconns_cut(c, p, CUT_crowd);
+}
+
+/* Our duplicate keeps the connection's state readable: neither the peer nor we ended it, so ZeroMQ did, for a part
+ * above ZMQ_MAXMSGSIZE or because it was not ZMTP. */
+static bool ended_by_zeromq(const zpeer *p) {
+    struct pollfd fd = {.fd = p->dup, .events = POLLIN | POLLRDHUP};
+    if (p->cut || p->dup < 0 || poll(&fd, 1, 0) < 0) return false;
+    return !(fd.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL));
+}
+
+static void disconnected(zconns *c, int fd) {
+    zpeer *p = zconns_at(c, fd);
+    if (!p) return;
+    c->counts->counts[COUNT_disconnects]++;
+    if (ended_by_zeromq(p)) c->counts->cuts[CUT_protocol]++;
+    drop(c, p);
+}
+
+void zconns_turn(zconns *c, uint64_t now_ns) {
+    unsigned char event[6];
+    char endpoint[256];
+    while (zmq_recv(c->monitor, event, sizeof event, ZMQ_DONTWAIT) == sizeof event) {
+        uint16_t what;
+        uint32_t value;
+        memcpy(&what, event, 2);
+        memcpy(&value, event + 2, 4);
+        zmq_recv(c->monitor, endpoint, sizeof endpoint, ZMQ_DONTWAIT);
+        if (what == ZMQ_EVENT_ACCEPTED) accepted(c, (int)value, now_ns);
+        if (what == ZMQ_EVENT_DISCONNECTED) disconnected(c, (int)value);
+    }
+}
+
+void zconns_close(zconns *c) {
+    while (c->first) drop(c, c->first);
+    free(c->by_fd);
+    if (c->monitor) zmq_close(c->monitor);
+    *c = (zconns){0};
+}
