@@ -6,7 +6,7 @@
 int32_t error_to_wire(int error) {
     switch (error) {
     case 0: return 0;
-#define XX(name, number, text)                                                                               \
+#define XX(name, number, text)                                                                                       \
     case -name: return -(number);
         NCT_ERROR_MAP(XX)
 #undef XX
@@ -17,7 +17,7 @@ int32_t error_to_wire(int error) {
 int error_from_wire(int32_t status) {
     switch (status) {
     case 0: return 0;
-#define XX(name, number, text)                                                                               \
+#define XX(name, number, text)                                                                                       \
     case -(number): return -name;
         NCT_ERROR_MAP(XX)
 #undef XX
@@ -27,7 +27,7 @@ int error_from_wire(int32_t status) {
 
 const char *error_name(int error) {
     switch (error) {
-#define XX(name, number, text)                                                                               \
+#define XX(name, number, text)                                                                                       \
     case -name: return #name;
         NCT_ERROR_MAP(XX)
 #undef XX
@@ -37,7 +37,7 @@ const char *error_name(int error) {
 
 const char *error_text(int error) {
     switch (error) {
-#define XX(name, number, text)                                                                               \
+#define XX(name, number, text)                                                                                       \
     case -name: return text;
         NCT_ERROR_MAP(XX)
 #undef XX

@@ -118,18 +118,17 @@ NCT_API void nct_options_init(nct_options *ret);
 
 /* A frame to send. Zero-initialise; every field's 0 means "none" or what it says. */
 typedef struct {
-    const char
-        *model; /* names: 1..64 of A-Z a-z 0-9 . _ - beginning with a letter or digit. Borrowed in the call */
+    const char *model; /* names: 1..64 of A-Z a-z 0-9 . _ - beginning with a letter or digit. Borrowed in the call */
     const char *stream;
-    uint8_t dtype;     /* of the payload: NCT_DTYPE_F32 .. F64 */
-    uint8_t want;      /* dtype of the result: 0 = f32, NCT_DTYPE_F32, _F16, _BF16 */
-    uint32_t flags;    /* NCT_FLAG_* of a request */
-    uint32_t channels; /* C_in, as the model's */
-    uint32_t steps;    /* T >= 1 */
-    uint32_t ttl_us;   /* 0 = none. From the daemon's reading; a frame that waits longer is answered -ETIME */
-    uint32_t epoch;    /* 0 = the stream's current one; else must match it */
-    uint64_t seq; /* frame mode: free, but subscribers get rising ones only; stream mode: the last one + 1 */
-    uint64_t pos; /* first step on the stream's axis; 0 = unknown or the start */
+    uint8_t dtype;         /* of the payload: NCT_DTYPE_F32 .. F64 */
+    uint8_t want;          /* dtype of the result: 0 = f32, NCT_DTYPE_F32, _F16, _BF16 */
+    uint32_t flags;        /* NCT_FLAG_* of a request */
+    uint32_t channels;     /* C_in, as the model's */
+    uint32_t steps;        /* T >= 1 */
+    uint32_t ttl_us;       /* 0 = none. From the daemon's reading; a frame that waits longer is answered -ETIME */
+    uint32_t epoch;        /* 0 = the stream's current one; else must match it */
+    uint64_t seq;          /* frame mode: free, but subscribers get rising ones only; stream mode: the last one + 1 */
+    uint64_t pos;          /* first step on the stream's axis; 0 = unknown or the start */
     int64_t t_capture_ns;  /* Unix time of the first step; 0 = unknown */
     const double *given;   /* NULL, or n_groups x {count, mean, M2} to normalise with. Borrowed in the call */
     uint32_t n_groups;     /* of `given`; the model's num_groups */
@@ -162,8 +161,7 @@ typedef struct {
     uint32_t queue_us;    /* admission to launch */
     uint32_t compute_us;  /* launch to copy-out done */
     uint32_t window;      /* frames to keep in flight from now on */
-    const void
-        *payload; /* (channels, steps) row-major of dtype; NULL when empty. ANY alignment: memcpy before typed
+    const void *payload;  /* (channels, steps) row-major of dtype; NULL when empty. ANY alignment: memcpy before typed
                    * loads where the machine or the compiler minds. Borrowed until nct_release() */
     size_t payload_bytes;
     const char *text;  /* the sentence of an error, NUL-terminated; "" with a result. Until nct_release() */
@@ -243,8 +241,7 @@ NCT_API void nct_release(nct_answer *a);
  * "Pa"}, or NULL. Optional in frame mode. Waits up to timeout_ms. The facts are sent again after a reconnect.
  * 0 and ret_epoch (may be NULL), or the daemon's refusal: -ENOENT model, -EBUSY owned by another session,
  * -EINVAL facts, -EUSERS; -ETIMEDOUT. */
-NCT_API int nct_stream_open(
-    nct *c, const char *model, const char *stream, const char *facts, uint32_t *ret_epoch);
+NCT_API int nct_stream_open(nct *c, const char *model, const char *stream, const char *facts, uint32_t *ret_epoch);
 
 /* CLOSE: the daemon answers what is queued, in stream mode with a last result (NCT_FLAG_LAST, for nct_recv(),
  * tag 0), then ends the stream. Waits up to timeout_ms for CLOSED. 0, the daemon's refusal, or -ETIMEDOUT. */

@@ -104,9 +104,8 @@ int wire_read(wire_header *ret, const void *bytes, size_t len, wire_why *why) {
         return why_set(
             why, -EPROTO, "the header part has %zu bytes, a header has at least %d", len, WIRE_HEADER_BYTES);
     if (memcmp(b, magic, sizeof magic))
-        return why_set(why, -EPROTO,
-            "the header begins with %02x %02x %02x %02x, not with 4e 43 54 31 (\"NCT1\")", b[0], b[1], b[2],
-            b[3]);
+        return why_set(why, -EPROTO, "the header begins with %02x %02x %02x %02x, not with 4e 43 54 31 (\"NCT1\")",
+            b[0], b[1], b[2], b[3]);
     if (b[7] < WIRE_HEADER_BYTES / 8)
         return why_set(why, -EPROTO, "header_words is %u, the least is %d", b[7], WIRE_HEADER_BYTES / 8);
     if (len != (size_t)b[7] * 8)
@@ -123,45 +122,42 @@ static int flags_check(uint32_t flags, wire_why *why) {
     if (!unknown) return 0;
     int bit = 16;
     while (!(unknown >> bit & 1)) bit++;
-    return why_set(why, -ENOTSUP, "flag %d%s is set (flags 0x%08" PRIx32 "): this version does not know it",
-        bit, 1u << bit == WIRE_SHM ? " (SHM)" : "", flags);
+    return why_set(why, -ENOTSUP, "flag %d%s is set (flags 0x%08" PRIx32 "): this version does not know it", bit,
+        1u << bit == WIRE_SHM ? " (SHM)" : "", flags);
 }
 
-static int size_check(const wire_header *h, uint64_t payload_bytes, uint64_t stat_bytes,
-    uint64_t max_frame_bytes, wire_why *why) {
+static int size_check(
+    const wire_header *h, uint64_t payload_bytes, uint64_t stat_bytes, uint64_t max_frame_bytes, wire_why *why) {
     uint64_t size = wire_dtype_bytes(h->dtype), samples = (uint64_t)h->channels * h->steps;
     /* samples fits 64 bits, samples * 8 may not: compare before multiplying. */
     if (samples > max_frame_bytes / size || samples * size + stat_bytes > max_frame_bytes)
         return why_set(why, -EMSGSIZE,
-            "%" PRIu32 " channels x %" PRIu32 " steps of %s are more than max_frame_bytes %" PRIu64,
-            h->channels, h->steps, wire_dtype_name(h->dtype), max_frame_bytes);
+            "%" PRIu32 " channels x %" PRIu32 " steps of %s are more than max_frame_bytes %" PRIu64, h->channels,
+            h->steps, wire_dtype_name(h->dtype), max_frame_bytes);
     if (payload_bytes > max_frame_bytes)
         return why_set(why, -EMSGSIZE, "the payload has %" PRIu64 " bytes, max_frame_bytes is %" PRIu64,
             payload_bytes, max_frame_bytes);
     if (payload_bytes != samples * size + stat_bytes)
         return why_set(why, -EINVAL,
-            "the payload has %" PRIu64 " bytes; %" PRIu32 " channels x %" PRIu32
-            " steps of %s%s are %" PRIu64,
+            "the payload has %" PRIu64 " bytes; %" PRIu32 " channels x %" PRIu32 " steps of %s%s are %" PRIu64,
             payload_bytes, h->channels, h->steps, wire_dtype_name(h->dtype),
             stat_bytes ? " and the given statistics" : "", samples * size + stat_bytes);
     return 0;
 }
 
-int wire_frame_check(const wire_header *h, uint64_t payload_bytes, uint32_t n_groups,
-    uint64_t max_frame_bytes, wire_why *why) {
+int wire_frame_check(
+    const wire_header *h, uint64_t payload_bytes, uint32_t n_groups, uint64_t max_frame_bytes, wire_why *why) {
     int error = flags_check(h->flags, why);
     if (error) return error;
     if (!wire_dtype_bytes(h->dtype))
         return why_set(
             why, -EINVAL, "dtype is %u, a frame has 1 f32, 2 f16, 3 bf16, 4 i16, 5 i32 or 6 f64", h->dtype);
-    if (h->want > 3)
-        return why_set(why, -EINVAL, "want is %u, results come as 0 or 1 f32, 2 f16, 3 bf16", h->want);
+    if (h->want > 3) return why_set(why, -EINVAL, "want is %u, results come as 0 or 1 f32, 2 f16, 3 bf16", h->want);
     if ((h->flags & WIRE_OBSERVE) && (h->flags & WIRE_GIVEN))
         return why_set(why, -EINVAL, "OBSERVE and GIVEN are both set: statistics are either taken or given");
     if (h->channels < 1 || h->steps < 1)
-        return why_set(why, -EINVAL,
-            "the frame is %" PRIu32 " channels x %" PRIu32 " steps, both must be 1 or more", h->channels,
-            h->steps);
+        return why_set(why, -EINVAL, "the frame is %" PRIu32 " channels x %" PRIu32 " steps, both must be 1 or more",
+            h->channels, h->steps);
     uint64_t stat_bytes = h->flags & WIRE_GIVEN ? (uint64_t)WIRE_STAT_BYTES * n_groups : 0;
     return size_check(h, payload_bytes, stat_bytes, max_frame_bytes, why);
 }
@@ -192,7 +188,7 @@ int wire_dtype_number(const char *name) {
 
 const char *wire_kind_name(uint8_t kind) {
     switch (kind) {
-#define XX(number, name, from_client, from_daemon)                                                           \
+#define XX(number, name, from_client, from_daemon)                                                                   \
     case number: return #name;
         WIRE_KINDS(XX)
 #undef XX
@@ -219,9 +215,7 @@ int wire_topic_read(const void *topic, size_t len, char ret_model[WIRE_NAME_MAX 
     if (!slash || t[len - 1] != '/' || slash == t + len - 1)
         return why_set(why, -EINVAL, "a topic of %zu bytes is not \"model/stream/\"", len);
     size_t model_len = (size_t)(slash - t), stream_len = len - model_len - 2;
-    const char *bad = !wire_name_ok(t, model_len)            ? "model"
-                      : !wire_name_ok(slash + 1, stream_len) ? "stream"
-                                                             : NULL;
+    const char *bad = !wire_name_ok(t, model_len) ? "model" : !wire_name_ok(slash + 1, stream_len) ? "stream" : NULL;
     if (bad)
         return why_set(why, -EINVAL,
             "the topic's %s name (%zu bytes) is not 1..%d of A-Z a-z 0-9 . _ - beginning with a letter or "
@@ -235,6 +229,5 @@ int wire_topic_read(const void *topic, size_t len, char ret_model[WIRE_NAME_MAX 
 }
 
 size_t wire_topic_write(char *out, const char *model, const char *stream) {
-    return (size_t)snprintf(
-        out, WIRE_TOPIC_MAX + 1, "%.*s/%.*s/", WIRE_NAME_MAX, model, WIRE_NAME_MAX, stream);
+    return (size_t)snprintf(out, WIRE_TOPIC_MAX + 1, "%.*s/%.*s/", WIRE_NAME_MAX, model, WIRE_NAME_MAX, stream);
 }
