@@ -1,0 +1,132 @@
+/* norm.inc.h: leaves of the statistics, and normalise + activate + store of a row.
+ *
+ * Worker threads, through cpu_ops. A leaf is summed in 64 lanes whatever LANES is, so its order of additions is
+ * the same in every variant. */
+
+enum { SUMS = 64, VECTORS = SUMS / LANES };
+
+INLINE double sums_fold(vf *sum) {
+    float lane[SUMS];
+    for (int v = 0; v < VECTORS; v++) store(lane + v * LANES, sum[v]);
+    for (int half = SUMS / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
+    return lane[0];
+}
+
+/* The last n < 64 values, filled up with `fill`. */
+INLINE void tail_load(vf *out, const float *y, int32_t n, float fill) {
+    float lane[SUMS];
+    for (int i = 0; i < SUMS; i++) lane[i] = fill;
+    memcpy(lane, y, (size_t)n * sizeof(float));
+    for (int v = 0; v < VECTORS; v++) out[v] = load(lane + v * LANES);
+}
+
+static void leaf(const float *y, int32_t n, double *ret_mean, double *ret_m2) {
+    int32_t whole = n / SUMS * SUMS;
+    vf sum[VECTORS], sq[VECTORS], tail[VECTORS], shift = splat(y[0]);
+    for (int v = 0; v < VECTORS; v++) sum[v] = sq[v] = (vf){0};
+    for (int32_t i = 0; i < whole; i += SUMS)
+        for (int v = 0; v < VECTORS; v++) sum[v] += load(y + i + v * LANES) - shift;
+    if (whole < n) {
+        tail_load(tail, y + whole, n - whole, y[0]);
+        for (int v = 0; v < VECTORS; v++) sum[v] += tail[v] - shift;
+    }
+    float p = y[0] + (float)(sums_fold(sum) / n); /* about the first value: a constant leaf has exactly its value */
+    shift = splat(p);
+    for (int v = 0; v < VECTORS; v++) sum[v] = (vf){0};
+    for (int32_t i = 0; i < whole; i += SUMS)
+        for (int v = 0; v < VECTORS; v++) {
+            vf d = load(y + i + v * LANES) - shift;
+            sum[v] += d;
+            sq[v] = FMA(d, d, sq[v]);
+        }
+    if (whole < n) {
+        tail_load(tail, y + whole, n - whole, p);
+        for (int v = 0; v < VECTORS; v++) {
+            vf d = tail[v] - shift;
+            sum[v] += d;
+            sq[v] = FMA(d, d, sq[v]);
+        }
+    }
+    double s = sums_fold(sum), q = sums_fold(sq);
+    *ret_mean = p + s / n;
+    *ret_m2 = q - s * s / n;
+}
+
+static uint16_t bf16_bits(float f) {
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    uint32_t nan = (u & 0x7fffffff) > 0x7f800000;
+    return (uint16_t)(nan ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+#ifndef TO_HALF
+static uint16_t half_bits(float f) {
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    uint32_t sign = u >> 16 & 0x8000, mag = u & 0x7fffffff;
+    if (mag > 0x7f800000) return (uint16_t)(sign | 0x7e00);
+    if (mag >= 0x477ff000) return (uint16_t)(sign | 0x7c00);
+    if (mag >= 0x38800000) return (uint16_t)(sign | (mag - 0x38000000 + 0xfff + (mag >> 13 & 1)) >> 13);
+    float magnitude, rounded;
+    memcpy(&magnitude, &mag, 4);
+    rounded = magnitude + 0x1p-1f; /* 2^-24 is its last place: the sum is rounded to a subnormal half */
+    memcpy(&u, &rounded, 4);
+    return (uint16_t)(sign | (u - 0x3f000000));
+}
+    #define TO_HALF(f) half_bits(f)
+#endif
+
+INLINE vf row_value(const cpu_apply *a, const int activation, const int guard, vf y) {
+    if (guard) y = y + (y - y);
+    vf z = ((y - splat(a->mean_hi)) - splat(a->mean_lo)) * splat(a->rstd);
+    return activate(activation, FMA(z, splat(a->gamma), splat(a->beta)));
+}
+
+/* n values in place, or into dst. */
+INLINE void row_f32(const cpu_apply *a, const int activation, const float *y, int64_t n, float *dst) {
+    int64_t i = 0;
+    const int guard = a->guard;
+    if (!guard)
+        for (; i + LANES <= n; i += LANES) store(dst + i, row_value(a, activation, 0, load(y + i)));
+    for (; i < n; i += LANES) {
+        float lane[LANES] = {0};
+        int64_t m = n - i < LANES ? n - i : LANES;
+        memcpy(lane, y + i, (size_t)m * sizeof(float));
+        store(lane, row_value(a, activation, guard, load(lane)));
+        memcpy(dst + i, lane, (size_t)m * sizeof(float));
+    }
+}
+
+static void row_apply(const cpu_apply *a, const float *y, int64_t n, float *dst) {
+    if (!a->norm) {
+        if (dst != y) memmove(dst, y, (size_t)n * sizeof(float));
+        return;
+    }
+    switch (a->activation) {
+    case NCT_RELU: row_f32(a, NCT_RELU, y, n, dst); break;
+    case NCT_GELU: row_f32(a, NCT_GELU, y, n, dst); break;
+    case NCT_GELU_TANH: row_f32(a, NCT_GELU_TANH, y, n, dst); break;
+    case NCT_SILU: row_f32(a, NCT_SILU, y, n, dst); break;
+    case NCT_MISH: row_f32(a, NCT_MISH, y, n, dst); break;
+    case NCT_ELU: row_f32(a, NCT_ELU, y, n, dst); break;
+    default: row_f32(a, NCT_NONE, y, n, dst);
+    }
+}
+
+static void apply(const cpu_apply *a, const float *y, int64_t n, void *dst) {
+    if (a->dtype == NCT_F32) {
+        row_apply(a, y, n, dst);
+        return;
+    }
+    float buffer[512];
+    for (int64_t i = 0; i < n; i += 512) {
+        int64_t m = n - i < 512 ? n - i : 512;
+        uint16_t *out = (uint16_t *)dst + i;
+        row_apply(a, y + i, m, buffer);
+        if (a->dtype == NCT_BF16)
+            for (int64_t j = 0; j < m; j++) out[j] = bf16_bits(buffer[j]);
+        else
+            for (int64_t j = 0; j < m; j++) out[j] = TO_HALF(buffer[j]);
+    }
+}

@@ -1,0 +1,80 @@
+/* plan.c: what fixes the roundings of a layer on the CPU (slices), and the shape of its x tiles.
+ *
+ * Called when a layer is made and, for cpu_slice_at, once a slice by the kernels; pure functions of the layer.
+ * Packing is pack.c, who computes what is schedule.c. */
+#include "cpu.h"
+
+enum {
+    TILE_MIN = 64, /* 4 vectors of 16 */
+    TILE_MAX = 256,
+    SLICE_CI = 128,        /* with one tap: 128 x 64 steps are 32 KB, what a 48 KB L1 holds beside weights */
+    TILE_FLOATS = 16 << 8, /* a tile may grow beyond 64 steps while it stays below 16 KB */
+};
+
+/* Balanced: 3 slices of 64 channels rather than 85, 85 and 22. */
+static void slices_init(cpu_plan *plan) {
+    int32_t most = plan->taps < CPU_SLICE ? CPU_SLICE / plan->taps : 1;
+    if (most > SLICE_CI) most = SLICE_CI;
+    int32_t ci_slices = (int32_t)ceil_div(plan->ci, most);
+    plan->slice_ci = (int32_t)ceil_div(plan->ci, ci_slices);
+    ci_slices = (int32_t)ceil_div(plan->ci, plan->slice_ci);
+    plan->tap_slices = (int32_t)ceil_div(plan->taps, CPU_SLICE);
+    plan->slice_taps = (int32_t)ceil_div(plan->taps, plan->tap_slices);
+    plan->tap_slices = (int32_t)ceil_div(plan->taps, plan->slice_taps);
+    plan->n_slices = ci_slices * plan->tap_slices;
+}
+
+/* Two shapes of a tile: the span of x that it reads, split by phase of the stride; or each tap's own steps, when
+ * taps lie so far apart that the span is mostly unread. The smaller one is staged. */
+static void tile_init(cpu_plan *plan, int32_t tile) {
+    int64_t reach = (int64_t)(plan->slice_taps - 1) * plan->dilation;
+    int64_t phase_len = round_up(tile + reach / plan->stride + 1, 16);
+    plan->tile = tile;
+    if (phase_len * plan->stride <= (int64_t)plan->slice_taps * tile + 16) {
+        plan->segments = plan->stride;
+        plan->seg_len = (int32_t)phase_len;
+        plan->seg_step = 1;
+    } else {
+        plan->segments = plan->slice_taps;
+        plan->seg_len = tile;
+        plan->seg_step = plan->dilation;
+    }
+    plan->pitch = plan->segments * plan->seg_len;
+}
+
+void cpu_plan_init(cpu_plan *plan, const nct_params *p) {
+    *plan = (cpu_plan){.ci = p->in_channels / p->groups,
+        .co = p->out_channels / p->groups,
+        .taps = p->kernel_size,
+        .stride = p->stride,
+        .dilation = p->dilation,
+        .groups = p->groups};
+    slices_init(plan);
+    int32_t tile = TILE_MIN;
+    tile_init(plan, tile);
+    while (tile < TILE_MAX) {
+        tile_init(plan, tile * 2);
+        if ((int64_t)plan->slice_ci * plan->pitch > TILE_FLOATS) break;
+        tile *= 2;
+    }
+    tile_init(plan, tile);
+    plan->group_floats = round_up(plan->co, CPU_ROWS) * plan->ci * plan->taps;
+}
+
+cpu_slice cpu_slice_at(const cpu_plan *plan, int32_t i) {
+    cpu_slice s;
+    s.ci0 = i / plan->tap_slices * plan->slice_ci;
+    s.k0 = i % plan->tap_slices * plan->slice_taps;
+    s.n_ci = plan->ci - s.ci0 < plan->slice_ci ? plan->ci - s.ci0 : plan->slice_ci;
+    s.n_k = plan->taps - s.k0 < plan->slice_taps ? plan->taps - s.k0 : plan->slice_taps;
+    s.first = (int64_t)s.ci0 * plan->taps + (int64_t)s.k0 * s.n_ci;
+    return s;
+}
+
+int64_t cpu_x_tile_floats(const cpu_plan *plan) {
+    return round_up((int64_t)plan->slice_ci * plan->pitch + 16, CPU_ALIGN / sizeof(float));
+}
+
+int64_t cpu_part_floats(const cpu_plan *plan) {
+    return round_up((int64_t)plan->co * plan->tile, CPU_ALIGN / sizeof(float));
+}

@@ -1,0 +1,237 @@
+/* schedule.c: who computes what, and when; nothing here changes a bit of a result.
+ *
+ * Two ways through a frame. IN_UNITS: a worker takes whole norm groups and does everything while their raw outputs
+ * lie in L2, in one phase. IN_BLOCKS, for groups beyond L2, for more workers than groups, and where no statistics
+ * are waited for: blocks of CPU_LEAF steps are convolved and counted in the first phase, groups are merged in the
+ * second, blocks are normalised in the third (from y, or convolved again where y cannot hold f32 or the products
+ * are few). Units and blocks are dealt out by cost in contiguous ranges: a worker keeps to its frames.
+ *
+ * Worker threads, all at once, each with its own part of the workspace; nothing is allocated or kept. */
+#include "schedule.h"
+#include <errno.h>
+
+enum { RECOMPUTE_PRODUCTS = 16, STAGE_WORTH = 48 };
+
+typedef struct {
+    size_t norm, leaf, worker, raw, x_tile, worker_bytes, total;
+} layout;
+
+static int64_t raw_floats_of(const nct_params *p, int64_t max_t) {
+    int64_t all = p->out_channels * round_up(max_t, 64), most = CPU_UNIT_BYTES / (int64_t)sizeof(float);
+    return all < most ? all : most;
+}
+
+static layout layout_of(const nct_layer *l, int64_t n_frames, int64_t max_t, int64_t sum_t, int64_t n_workers) {
+    const cpu_layer *c = l->impl;
+    layout at;
+    size_t blocks = (size_t)(sum_t / CPU_LEAF + n_frames);
+    at.norm = 0;
+    at.leaf = (size_t)round_up(n_frames * l->p.num_groups * (int64_t)sizeof(cpu_norm), CPU_ALIGN);
+    at.worker =
+        at.leaf + (size_t)round_up((int64_t)blocks * l->p.out_channels * (int64_t)sizeof(cpu_leaf), CPU_ALIGN);
+    at.raw = 0;
+    at.x_tile = (size_t)round_up(raw_floats_of(&l->p, max_t) * (int64_t)sizeof(float), CPU_ALIGN);
+    size_t tile = (size_t)cpu_x_tile_floats(&c->plan) * sizeof(float);
+    at.worker_bytes = at.x_tile + tile + (size_t)cpu_part_floats(&c->plan) * sizeof(float);
+    at.total = at.worker + at.worker_bytes * (size_t)n_workers;
+    return at;
+}
+
+size_t cpu_workspace_bytes(const nct_layer *l, int64_t n_frames, int64_t max_t, int64_t sum_t, int64_t n_workers) {
+    return layout_of(l, n_frames, max_t, sum_t, n_workers).total;
+}
+
+static layout layout_of_job(const nct_layer *l, const nct_job *job, int32_t n_workers, int64_t *ret_max_t) {
+    int64_t max_t = 0, sum_t = 0;
+    for (int32_t n = 0; n < job->n_frames; n++) {
+        int64_t t = job->frames[n].t_out;
+        sum_t += t;
+        if (t > max_t) max_t = t;
+    }
+    *ret_max_t = max_t;
+    return layout_of(l, job->n_frames, max_t, sum_t, n_workers);
+}
+
+static frame_kind kind_of(const cpu_run *r, const nct_frame *f) {
+    const nct_params *p = &r->l->p;
+    int64_t row = round_up(f->t_out, 64), most = r->raw_floats / row / r->group_co * r->group_co;
+    if (!r->stats || most == 0) return IN_BLOCKS;
+    if ((int64_t)r->job->n_frames * p->num_groups < r->n_workers && f->t_out > CPU_LEAF) return IN_BLOCKS;
+    int64_t worth = r->c->plan.co < STAGE_WORTH ? r->c->plan.co : STAGE_WORTH;
+    int f32 = r->job->y && r->job->y_dtype == NCT_F32;
+    return f32 && most < worth ? IN_BLOCKS : IN_UNITS;
+}
+
+static int32_t blocks_of(const nct_frame *f) {
+    return (int32_t)ceil_div(f->t_out, CPU_LEAF);
+}
+
+/* Small jobs in blocks are cut along the channels too, so that every worker has some. */
+static void splits_choose(cpu_run *r) {
+    int64_t blocks = 0;
+    for (int32_t n = 0; n < r->job->n_frames; n++)
+        if (kind_of(r, &r->job->frames[n]) == IN_BLOCKS) blocks += blocks_of(&r->job->frames[n]);
+    r->any_blocks = blocks > 0;
+    r->splits = 1;
+    if (r->n_workers == 1 || blocks >= 4 * (int64_t)r->n_workers || blocks == 0) return;
+    int64_t want = ceil_div(4 * (int64_t)r->n_workers, blocks), most = ceil_div(r->l->p.out_channels, CPU_ROWS);
+    r->splits = (int32_t)(want < most ? want : most);
+}
+
+static cpu_run run_of(const nct_layer *l, const nct_job *job, int32_t n_workers, const layout *at, int64_t max_t) {
+    const cpu_layer *c = l->impl;
+    cpu_run r = {.l = l, .c = c, .job = job, .n_workers = n_workers};
+    r.group_co = l->p.out_channels / l->p.num_groups;
+    r.stats = job->norm != NCT_NORM_GIVEN && !(job->flags & NCT_CONV_ONLY);
+    r.leaves = r.stats || job->frame_flags;
+    int64_t products = (int64_t)c->plan.ci * c->plan.taps;
+    r.in_place = job->y && job->y_dtype == NCT_F32 && products > RECOMPUTE_PRODUCTS;
+    r.raw_floats = raw_floats_of(&l->p, max_t);
+    char *base = job->workspace;
+    r.norm = (cpu_norm *)(void *)(base + at->norm);
+    r.leaf = (cpu_leaf *)(void *)(base + at->leaf);
+    splits_choose(&r);
+    return r;
+}
+
+static int phases_of(const cpu_run *r) {
+    if (!r->stats) return r->leaves ? 2 : 1;
+    return r->any_blocks ? 3 : r->job->frame_flags ? 2 : 1;
+}
+
+int cpu_phases(const nct_layer *l, const nct_job *job, int32_t n_workers, nct_why *why) {
+    int64_t max_t;
+    layout at = layout_of_job(l, job, n_workers, &max_t);
+    if (!job->workspace || job->workspace_bytes < at.total)
+        return why_set(why, -ENOSPC,
+            "the workspace has %zu bytes, %d frames of up to %lld steps on %d workers need %zu: ask nct_workspace()",
+            job->workspace ? job->workspace_bytes : 0, job->n_frames, (long long)max_t, n_workers, at.total);
+    cpu_run r = run_of(l, job, n_workers, &at, max_t);
+    return phases_of(&r);
+}
+
+/* ---- dealing out ---- */
+
+typedef enum { CONV, MERGE, NORMALISE } phase_kind;
+
+typedef struct {
+    int32_t units;
+    int64_t cost; /* of a unit */
+} frame_work;
+
+static frame_work work_of(const cpu_run *r, const nct_frame *f, phase_kind phase) {
+    int blocks = kind_of(r, f) == IN_BLOCKS;
+    int64_t all = (int64_t)r->l->p.out_channels * f->t_out;
+    int32_t n = 0;
+    if (phase == MERGE || (phase == CONV && !blocks))
+        n = phase == MERGE && !blocks ? 0 : r->l->p.num_groups;
+    else if (blocks)
+        n = blocks_of(f) * r->splits;
+    return (frame_work){n, n ? all / n + 1 : 0};
+}
+
+static void blocks_do(const cpu_run *r, const cpu_frame *f, phase_kind phase, int32_t u0, int32_t u1) {
+    for (int32_t u = u0; u < u1; u++) {
+        if (phase == CONV)
+            cpu_block_first(r, f, u / r->splits, u % r->splits);
+        else
+            cpu_block_second(r, f, u / r->splits, u % r->splits);
+    }
+}
+
+static void work_do(const cpu_run *r, const cpu_frame *f, phase_kind phase, int32_t u0, int32_t u1) {
+    cpu_norm *norm = r->norm + (int64_t)f->index * r->l->p.num_groups;
+    if (phase == MERGE)
+        for (int32_t g = u0; g < u1; g++) norm[g] = cpu_norm_merge(r, f, g);
+    else if (f->kind == IN_UNITS)
+        cpu_unit(r, f, u0, u1);
+    else
+        blocks_do(r, f, phase, u0, u1);
+}
+
+/* First unit of the frame whose middle lies at or beyond `share` of the whole job. */
+static int32_t unit_from(frame_work w, int64_t before, double share) {
+    double u = (share - (double)before) / (double)w.cost;
+    if (u <= 0) return 0;
+    return u >= w.units ? w.units : (int32_t)(u + 0.5);
+}
+
+static cpu_frame frame_of(const cpu_run *r, int32_t n, cpu_leaf *leaf) {
+    const nct_frame *f = &r->job->frames[n];
+    return (cpu_frame){.index = n,
+        .f = f,
+        .kind = kind_of(r, f),
+        .blocks = blocks_of(f),
+        .leaf = leaf,
+        .src = {.x = r->job->x,
+            .off = f->x_off,
+            .pitch = f->x_pitch,
+            .dtype = r->job->x_dtype,
+            .t_in = f->t_in,
+            .pad_left = f->pad_left,
+            .pad_right = f->pad_right,
+            .mode = r->l->p.padding_mode}};
+}
+
+static void share_do(const cpu_run *r, phase_kind phase, int32_t worker) {
+    int64_t total = 0, before = 0;
+    for (int32_t n = 0; n < r->job->n_frames; n++) {
+        frame_work w = work_of(r, &r->job->frames[n], phase);
+        total += w.units * w.cost;
+    }
+    double from = (double)total * worker / r->n_workers, to = (double)total * (worker + 1) / r->n_workers;
+    cpu_leaf *leaf = r->leaf;
+    for (int32_t n = 0; n < r->job->n_frames; n++) {
+        cpu_frame f = frame_of(r, n, leaf);
+        frame_work w = work_of(r, f.f, phase);
+        if (w.units) {
+            int32_t u0 = unit_from(w, before, from), u1 = unit_from(w, before, to);
+            if (worker == r->n_workers - 1) u1 = w.units;
+            if (u0 < u1) work_do(r, &f, phase, u0, u1);
+        }
+        before += w.units * w.cost;
+        leaf += (int64_t)f.blocks * r->l->p.out_channels;
+    }
+}
+
+/* In the last phase, when every norm is known; norm GIVEN is merged here only for what it saw. */
+static void flags_write(const cpu_run *r, int32_t worker) {
+    cpu_leaf *leaf = r->leaf;
+    for (int32_t n = 0; n < r->job->n_frames; n++) {
+        cpu_frame f = frame_of(r, n, leaf);
+        leaf += (int64_t)f.blocks * r->l->p.out_channels;
+        if (n % r->n_workers != worker) continue;
+        const cpu_norm *norm = r->norm + (int64_t)n * r->l->p.num_groups;
+        uint32_t saw = 0;
+        for (int32_t g = 0; g < r->l->p.num_groups; g++) saw |= r->stats ? norm[g].saw : cpu_norm_merge(r, &f, g).saw;
+        r->job->frame_flags[n] = saw;
+    }
+}
+
+int cpu_phase(const nct_layer *l, const nct_job *job, int32_t phase, int32_t worker, int32_t n_workers) {
+    int64_t max_t;
+    layout at = layout_of_job(l, job, n_workers, &max_t);
+    cpu_run r = run_of(l, job, n_workers, &at, max_t);
+    char *mine = (char *)job->workspace + at.worker + at.worker_bytes * (size_t)worker;
+    r.raw = (float *)(void *)(mine + at.raw);
+    r.x_tile = (float *)(void *)(mine + at.x_tile);
+    r.part = r.x_tile + cpu_x_tile_floats(&r.c->plan);
+    int last = phase == phases_of(&r) - 1;
+    if (phase == 0)
+        share_do(&r, CONV, worker);
+    else if (phase == 1 && r.any_blocks && r.stats)
+        share_do(&r, MERGE, worker);
+    else if (r.stats && job->y)
+        share_do(&r, NORMALISE, worker);
+    if (last && job->frame_flags) flags_write(&r, worker);
+    return 0;
+}
+
+const char *cpu_schedule_text(const nct_layer *l, const nct_job *job, int32_t frame, int32_t n_workers) {
+    int64_t max_t;
+    layout at = layout_of_job(l, job, n_workers, &max_t);
+    cpu_run r = run_of(l, job, n_workers, &at, max_t);
+    if (kind_of(&r, &job->frames[frame]) == IN_UNITS) return "whole groups in L2, one pass";
+    if (!r.stats) return "blocks of steps, one pass";
+    return r.in_place ? "blocks of steps, normalised in a second pass over y" : "blocks of steps, convolved twice";
+}

@@ -1,0 +1,107 @@
+/* stage.inc.h: a slice of x for one tile, brought to f32 and padded, in the layout of cpu_plan.
+ *
+ * Worker threads, through conv_tile. Reads x inside [0, t_in) of a channel alone; everything else is filled by
+ * the padding mode, and with 0 where no output of the frame reaches. */
+
+static float half_value(uint16_t h) {
+#ifdef HALF
+    return HALF(h);
+#else
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, mag = h & 0x7fff, bits;
+    if (mag < 0x400) {
+        float f = (float)mag * 0x1p-24f;
+        memcpy(&bits, &f, 4);
+    } else {
+        bits = (mag << 13) + (mag >= 0x7c00 ? 0x70000000 : 0x38000000);
+    }
+    bits |= sign;
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+#endif
+}
+
+static float bf16_value(uint16_t h) {
+    uint32_t bits = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+
+static float f32_value(float f) {
+    return f;
+}
+
+static float i16_value(int16_t v) {
+    return (float)v * 0x1p-15f;
+}
+
+#define READ(name, type, value)                                                                                      \
+    static void name(float *restrict out, const void *x, int64_t at, int64_t step, int64_t n) {                      \
+        const type *p = (const type *)x + at;                                                                        \
+        if (step == 1)                                                                                               \
+            for (int64_t j = 0; j < n; j++) out[j] = value(p[j]);                                                    \
+        else                                                                                                         \
+            for (int64_t j = 0; j < n; j++) out[j] = value(p[j * step]);                                             \
+    }
+READ(read_f32, float, f32_value)
+READ(read_f16, uint16_t, half_value)
+READ(read_bf16, uint16_t, bf16_value)
+READ(read_i16, int16_t, i16_value)
+#undef READ
+
+/* out[j] = x[at + j * step], n of them. */
+static void read_row(float *out, const cpu_source *src, int64_t at, int64_t step, int64_t n) {
+    switch (src->dtype) {
+    case NCT_F16: read_f16(out, src->x, at, step, n); break;
+    case NCT_BF16: read_bf16(out, src->x, at, step, n); break;
+    case NCT_I16: read_i16(out, src->x, at, step, n); break;
+    default: read_f32(out, src->x, at, step, n);
+    }
+}
+
+/* The step of x that stands at u, outside [0, t_in); -1: zero. */
+static int64_t pad_step(const cpu_source *src, int64_t u) {
+    int64_t t = src->t_in;
+    if (u < -(int64_t)src->pad_left || u >= t + src->pad_right) return -1;
+    switch (src->mode) {
+    case NCT_REFLECT: return u < 0 ? -u : 2 * (t - 1) - u;
+    case NCT_REPLICATE: return u < 0 ? 0 : t - 1;
+    case NCT_CIRCULAR: return u < 0 ? u + t : u - t;
+    default: return -1;
+    }
+}
+
+static void pad_fill(float *out, const cpu_source *src, int64_t row, int64_t u, int64_t step, int64_t n) {
+    for (int64_t j = 0; j < n; j++) {
+        int64_t t = pad_step(src, u + j * step);
+        if (t < 0)
+            out[j] = 0;
+        else
+            read_row(out + j, src, row + t, 1, 1);
+    }
+}
+
+/* Steps u, u + step, ... of the channel at `row`, n of them, wherever they lie. */
+static void segment_stage(float *out, const cpu_source *src, int64_t row, int64_t u, int64_t step, int64_t n) {
+    int64_t lo = u < 0 ? ceil_div(-u, step) : 0;
+    int64_t hi = u < src->t_in ? ceil_div(src->t_in - u, step) : 0;
+    if (lo > n) lo = n;
+    if (hi > n) hi = n;
+    if (hi < lo) hi = lo;
+    if (lo > 0) pad_fill(out, src, row, u, step, lo);
+    read_row(out + lo, src, row + u + lo * step, step, hi - lo);
+    if (hi < n) pad_fill(out + hi, src, row, u + hi * step, step, n - hi);
+}
+
+static void slice_stage(
+    const cpu_plan *plan, const cpu_source *src, int64_t channel, const cpu_slice *s, int64_t t0, float *out) {
+    int64_t first = t0 * plan->stride + (int64_t)s->k0 * plan->dilation - src->pad_left;
+    for (int32_t c = 0; c < s->n_ci; c++) {
+        int64_t row = src->off + (channel + c) * src->pitch;
+        float *x = out + (int64_t)c * plan->pitch;
+        for (int32_t q = 0; q < plan->segments; q++)
+            segment_stage(x + (int64_t)q * plan->seg_len, src, row, first + (int64_t)q * plan->seg_step, plan->stride,
+                plan->seg_len);
+    }
+}

@@ -1,0 +1,130 @@
+/* unit.c: what a worker does with its share of a frame.
+ *
+ * Worker threads, from schedule.c. Writes y, leaves and norms of its own channels and steps only; the float work
+ * is the variant's (cpu_ops). */
+#include "schedule.h"
+#include <string.h>
+
+/* Channels c0 .. c1-1, steps t0 .. t1-1 of the frame; dst.y is [c0][t0]. */
+static void conv_run(
+    const cpu_run *r, const cpu_frame *f, int32_t c0, int32_t c1, int64_t t0, int64_t t1, cpu_target dst) {
+    const cpu_plan *plan = &r->c->plan;
+    for (int64_t t = t0; t < t1; t += plan->tile) {
+        int32_t n = t1 - t < plan->tile ? (int32_t)(t1 - t) : plan->tile;
+        for (int32_t c = c0, end; c < c1; c = end) {
+            int32_t group = c / plan->co, first = group * plan->co;
+            end = first + plan->co < c1 ? first + plan->co : c1;
+            cpu_target at = {dst.y + (c - c0) * dst.pitch + (t - t0), dst.pitch, dst.slack};
+            r->c->ops->conv(r->c, &f->src, group, c - first, end - first, t, n, at, r->x_tile, r->part);
+        }
+    }
+}
+
+/* The leaves of one block of steps. */
+static void leaves_run(
+    const cpu_run *r, const cpu_frame *f, int32_t c0, int32_t c1, int32_t block, const float *y, int64_t pitch) {
+    int64_t left = f->f->t_out - (int64_t)block * CPU_LEAF;
+    int32_t n = left < CPU_LEAF ? (int32_t)left : CPU_LEAF;
+    for (int32_t c = c0; c < c1; c++) {
+        cpu_leaf *leaf = f->leaf + (int64_t)c * f->blocks + block;
+        r->c->ops->leaf(y + (c - c0) * pitch, n, &leaf->mean, &leaf->m2);
+    }
+}
+
+static char *y_at(const cpu_run *r, const cpu_frame *f, int32_t c, int64_t t) {
+    return (char *)r->job->y + (f->f->y_off + c * f->f->y_pitch + t) * (int64_t)dtype_size(r->job->y_dtype);
+}
+
+static cpu_apply apply_of(const cpu_run *r, const cpu_frame *f, int32_t group) {
+    cpu_apply a = {.activation = r->l->p.activation, .dtype = r->job->y_dtype};
+    if (r->job->flags & NCT_CONV_ONLY) return a;
+    cpu_norm n;
+    a.norm = 1;
+    a.guard = r->job->norm == NCT_NORM_GIVEN;
+    n = a.guard ? cpu_norm_given(r, f, group) : r->norm[(int64_t)f->index * r->l->p.num_groups + group];
+    a.mean_hi = n.mean_hi;
+    a.mean_lo = n.mean_lo;
+    a.rstd = n.rstd;
+    return a;
+}
+
+/* Raw rows of steps t0 .. t0+n-1 to y. */
+static void apply_run(const cpu_run *r, const cpu_frame *f, int32_t c0, int32_t c1, int64_t t0, int64_t n,
+    const float *raw, int64_t pitch) {
+    cpu_apply a = {0};
+    for (int32_t c = c0; c < c1; c++) {
+        if (c == c0 || c % r->group_co == 0) a = apply_of(r, f, c / r->group_co);
+        a.gamma = r->c->gamma[c];
+        a.beta = r->c->beta[c];
+        r->c->ops->apply(&a, raw + (c - c0) * pitch, n, y_at(r, f, c, t0));
+    }
+}
+
+/* Where raw outputs of [c0][t0] go: y itself if it can hold them, else this worker's buffer. */
+static cpu_target raw_target(const cpu_run *r, const cpu_frame *f, int32_t c0, int64_t t0, int64_t steps) {
+    if (r->job->y && r->job->y_dtype == NCT_F32)
+        return (cpu_target){(float *)(void *)y_at(r, f, c0, t0), f->f->y_pitch, 0};
+    return (cpu_target){r->raw, round_up(steps, 64), 1};
+}
+
+static void groups_run(const cpu_run *r, const cpu_frame *f, int32_t g0, int32_t g1) {
+    int32_t c0 = g0 * r->group_co, c1 = g1 * r->group_co;
+    int64_t t_out = f->f->t_out;
+    cpu_target raw = raw_target(r, f, c0, 0, t_out);
+    for (int32_t b = 0; b < f->blocks; b++) {
+        int64_t t0 = (int64_t)b * CPU_LEAF, t1 = t0 + CPU_LEAF < t_out ? t0 + CPU_LEAF : t_out;
+        cpu_target at = {raw.y + t0, raw.pitch, raw.slack};
+        conv_run(r, f, c0, c1, t0, t1, at);
+        leaves_run(r, f, c0, c1, b, at.y, at.pitch);
+    }
+    cpu_norm *norm = r->norm + (int64_t)f->index * r->l->p.num_groups;
+    for (int32_t g = g0; g < g1; g++) norm[g] = cpu_norm_merge(r, f, g);
+    if (r->job->y) apply_run(r, f, c0, c1, 0, t_out, raw.y, raw.pitch);
+}
+
+void cpu_unit(const cpu_run *r, const cpu_frame *f, int32_t g0, int32_t g1) {
+    int64_t group_floats = r->group_co * round_up(f->f->t_out, 64);
+    int32_t most = (int32_t)(r->raw_floats / group_floats);
+    int32_t parts = (int32_t)ceil_div(g1 - g0, most), step = (int32_t)ceil_div(g1 - g0, parts);
+    for (int32_t g = g0; g < g1; g += step) groups_run(r, f, g, g + step < g1 ? g + step : g1);
+}
+
+typedef struct {
+    int32_t c0, c1, rows; /* rows: channels at a time */
+    int64_t t0, n;
+} block_range;
+
+static block_range block_of(const cpu_run *r, const cpu_frame *f, int32_t block, int32_t split) {
+    int32_t co = r->l->p.out_channels, share = (int32_t)ceil_div(co, r->splits);
+    block_range b = {.c0 = split * share, .t0 = (int64_t)block * CPU_LEAF};
+    if (b.c0 > co) b.c0 = co;
+    b.c1 = b.c0 + share < co ? b.c0 + share : co;
+    b.n = f->f->t_out - b.t0 < CPU_LEAF ? f->f->t_out - b.t0 : CPU_LEAF;
+    b.rows = (int32_t)(r->raw_floats / round_up(b.n, 64));
+    return b;
+}
+
+void cpu_block_first(const cpu_run *r, const cpu_frame *f, int32_t block, int32_t split) {
+    block_range b = block_of(r, f, block, split);
+    for (int32_t c = b.c0; c < b.c1; c += b.rows) {
+        int32_t end = c + b.rows < b.c1 ? c + b.rows : b.c1;
+        cpu_target raw = raw_target(r, f, c, b.t0, b.n);
+        if (r->stats && !r->in_place) raw = (cpu_target){r->raw, round_up(b.n, 64), 1};
+        conv_run(r, f, c, end, b.t0, b.t0 + b.n, raw);
+        if (r->leaves) leaves_run(r, f, c, end, block, raw.y, raw.pitch);
+        if (!r->stats) apply_run(r, f, c, end, b.t0, b.n, raw.y, raw.pitch);
+    }
+}
+
+void cpu_block_second(const cpu_run *r, const cpu_frame *f, int32_t block, int32_t split) {
+    block_range b = block_of(r, f, block, split);
+    for (int32_t c = b.c0; c < b.c1; c += b.rows) {
+        int32_t end = c + b.rows < b.c1 ? c + b.rows : b.c1;
+        cpu_target raw = raw_target(r, f, c, b.t0, b.n);
+        if (!r->in_place) {
+            raw = (cpu_target){r->raw, round_up(b.n, 64), 1};
+            conv_run(r, f, c, end, b.t0, b.t0 + b.n, raw);
+        }
+        apply_run(r, f, c, end, b.t0, b.n, raw.y, raw.pitch);
+    }
+}
