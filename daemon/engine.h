@@ -22,7 +22,9 @@ typedef struct slot slot;
 /* What a backend does for a slot; engine.c does everything else. The job is complete: pointers, rows,
  * strides. */
 typedef struct engine_ops {
-    const char *name;                     /* "cpu", "cuda" */
+    const char *name; /* "cpu", "cuda" */
+    bool
+        in_place; /* results are written where they stay; else at slot.y's offsets on the device, copied out by launch */
     int (*open)(engine *e, nct_why *why); /* threads, streams; e->slots have no memory yet; warm */
     void (*close)(engine *e);             /* nothing in flight */
     /* A slot's memory, touched, 4096-byte aligned; and back. Called between open and close. */
@@ -37,16 +39,15 @@ extern const engine_ops engine_cuda_ops; /* only in builds with CUDA */
 
 typedef struct {
     uv_loop_t *loop;
-    const struct config *cfg; /* engine.*, batch.max_frames, limits.max_frame_bytes; outlives the engine */
+    const struct config *cfg; /* engine.*, batch.max_frames, limits.max_frame_bytes; read by engine_new alone */
     arena *out;
     batcher *batcher;
     batch_sink done;      /* publisher_push: batches in launch order per (engine, model) */
     frame_sink copied_in; /* called when a row's payload was copied into the slot (flow.md 7): gives `in`
                              back; the frame stays the engine's */
     nct_layer *(*layer_of)(const struct generation *g, int32_t device); /* generation_layer */
-    void (*bind)(
-        struct stream *s, engine *e); /* frames of s are in this engine from now on; called for each frame */
-    void (*wake)(void *ctx);          /* from the loop's async: a batch is done, engine_turn() has work */
+    void (*bind)(struct stream *s, engine *e); /* frames of s are in this engine from now on; called for each frame */
+    void (*wake)(void *ctx);                   /* from the loop's async: a batch is done, engine_turn() has work */
     void *wake_ctx;
     int32_t index;  /* 0 .. engines-1 */
     int32_t device; /* -1 CPU, else CUDA ordinal */

@@ -1,0 +1,138 @@
+/* engine_cpu.c: the CPU backend: one dispatcher thread per engine, which is worker 0 of the engine's pool. The loop
+ * queues filled slots to it; it runs each job's phases in order of launch and reports through engine_done(). Owns the
+ * two threads' meeting place, the pool, and how slot memory is made; checks nothing that engine.c or the layer did. */
+#include "engine_own.h"
+#include "pool.h"
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+typedef struct {
+    pool *workers;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    slot *first, **end; /* launched, not begun; through slot.next_done, which is unused until then */
+    bool stop;
+} cpu;
+
+typedef struct {
+    slot *s;
+    int32_t phase;
+    _Atomic(int) error;
+} phase_run;
+
+static void run_phase(void *ctx, int32_t worker, int32_t n_workers) {
+    phase_run *r = ctx;
+    int error = nct_phase(&r->s->layer, 1, &r->s->job, r->phase, worker, n_workers);
+    if (error) atomic_store(&r->error, error);
+}
+
+static int run_job(cpu *c, slot *s) {
+    phase_run r = {.s = s};
+    for (; r.phase < s->n_phases && !r.error; r.phase++) pool_run(c->workers, run_phase, &r);
+    return r.error;
+}
+
+static slot *next_slot(cpu *c) {
+    pthread_mutex_lock(&c->lock);
+    while (!c->first && !c->stop) pthread_cond_wait(&c->more, &c->lock);
+    slot *s = c->first;
+    if (s) {
+        c->first = s->next_done;
+        if (!c->first) c->end = &c->first;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return s;
+}
+
+static void *dispatch(void *ctx) {
+    cpu *c = ctx;
+    for (slot *s; (s = next_slot(c));) engine_done(s, run_job(c, s));
+    return NULL;
+}
+
+/* The job is checked here, on the loop thread, so that what is wrong with it is said in its answer. */
+static int cpu_launch(engine *e, slot *s, nct_why *why) {
+    cpu *c = e->backend;
+    s->n_phases = nct_phases(&s->layer, 1, &s->job, e->n_workers, why);
+    if (s->n_phases < 0) return s->n_phases;
+    s->next_done = NULL;
+    pthread_mutex_lock(&c->lock);
+    *c->end = s;
+    c->end = &s->next_done;
+    pthread_mutex_unlock(&c->lock);
+    pthread_cond_signal(&c->more);
+    return 0;
+}
+
+static int start_thread(cpu *c) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&c->thread, NULL, dispatch, c);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return -error;
+}
+
+static int cpu_open(engine *e, nct_why *why) {
+    int32_t threads = (int32_t)e->setup.cfg->engine.threads;
+    if (threads == 0) threads = pool_default_workers() / (int32_t)e->setup.cfg->engine.instances;
+    e->n_workers = threads > 1 ? threads : 1;
+    cpu *c = calloc(1, sizeof *c);
+    if (!c) {
+        snprintf(why->text, sizeof why->text, "no memory");
+        return -ENOMEM;
+    }
+    c->end = &c->first;
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->more, NULL);
+    e->backend = c;
+    int error = pool_new(&c->workers, e->n_workers);
+    if (error) goto fail_pool;
+    error = start_thread(c);
+    if (error) goto fail_thread;
+    return 0;
+fail_thread:
+    pool_free(c->workers);
+fail_pool:
+    free(c);
+    snprintf(why->text, sizeof why->text, "engine.threads = %d workers cannot be started: %s", e->n_workers,
+        strerror(-error));
+    return error;
+}
+
+static void cpu_close(engine *e) {
+    cpu *c = e->backend;
+    pthread_mutex_lock(&c->lock);
+    c->stop = true;
+    pthread_mutex_unlock(&c->lock);
+    pthread_cond_signal(&c->more);
+    pthread_join(c->thread, NULL);
+    pool_free(c->workers);
+    pthread_cond_destroy(&c->more);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+static void *cpu_alloc(engine *e, size_t bytes) {
+    (void)e;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+static void cpu_release(engine *e, void *p, size_t bytes) {
+    (void)e;
+    munmap(p, bytes);
+}
+
+const engine_ops engine_cpu_ops = {.name = "cpu",
+    .in_place = true,
+    .open = cpu_open,
+    .close = cpu_close,
+    .alloc = cpu_alloc,
+    .release = cpu_release,
+    .launch = cpu_launch};
