@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "heap.h"
+#include "map.h"
 #include "nct_layer.h"
 #include "wire.h"
 
@@ -26,14 +27,16 @@ typedef struct zbuf {
 } zbuf;
 
 /* Where a result's bytes are. ARENA: pages of the out arena. SLOT: the slot's own out buffer (arena was full):
- * the publisher must copy before the slot is free. */
-typedef enum { ROW_NONE, ROW_ARENA, ROW_SLOT } row_place;
+ * the publisher must copy before the slot is free. CELL: the publisher did, into a pooled cell. */
+typedef enum { ROW_NONE, ROW_ARENA, ROW_SLOT, ROW_CELL } row_place;
 
 typedef struct frame {
     struct frame *next, *prev;      /* the queue of the stage that holds it */
     struct session *session;        /* counted reference: outlives its connection (session_gone() tells) */
     struct stream *stream;          /* counted reference */
     struct generation *model;       /* counted reference: the generation that admitted it */
+    map_link by_request;            /* the frame table's: (session, request id) */
+    bool placed;                    /* it holds a place in its session's window; an answer takes that over */
     wire_header h;                  /* the request, as received */
     zbuf payload;                   /* until its row was copied into a slot */
     size_t in_bytes, out_bytes;     /* the charges (flow.md 5) */
