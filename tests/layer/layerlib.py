@@ -144,6 +144,7 @@ def half_ulp(want, dtype):
 class Layer:
     def __init__(self, weight, bias=None, gamma=None, beta=None, stride=1, padding=0, dilation=1, groups=1,
                  padding_mode="zeros", num_groups=1, eps=1e-5, activation="none"):
+        self.handles = {}
         self.weight, self.bias, self.gamma, self.beta = (
             None if a is None else np.ascontiguousarray(a) for a in (weight, bias, gamma, beta))
         co, cig, k = self.weight.shape
@@ -159,7 +160,6 @@ class Layer:
             left, right, why = C.c_int32(), C.c_int32(), Why()
             check(lib.nct_padding(C.byref(p), int(padding == "same"), C.byref(left), C.byref(right), C.byref(why)), why)
             p.pad_left, p.pad_right = left.value, right.value
-        self.handles = {}
 
     def __del__(self):
         for handle in self.handles.values():

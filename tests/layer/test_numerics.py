@@ -96,11 +96,12 @@ def test_statistics_are_handed_out(engine):
 
 # ---- the f32 bound at every C_in*K -----------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("ci, k", [(1, 1), (1, 10), (2, 7), (64, 3), (96, 3), (86, 3), (128, 3), (257, 1), (512, 5), (1024, 5)])
+@pytest.mark.parametrize("ci, k", [(1, 1), (1, 10), (2, 7), (64, 3), (96, 3), (86, 3), (128, 3), (257, 1), (1, 600),
+                                   (3, 300), (512, 5), (1024, 5)])
 def test_f32_bound_holds_for_every_number_of_products(engine, ci, k):
     rng = np.random.default_rng(ci * 31 + k)
-    layer = nct.Layer(pytorch_init(rng, 8, ci, k).astype(f32), num_groups=2, padding=k // 2)
-    judged(engine, layer, [rng.standard_normal((ci, t)) for t in (64, 33)])
+    layer = nct.Layer(pytorch_init(rng, 64, ci, k).astype(f32), num_groups=2, padding=k // 2)
+    judged(engine, layer, [rng.standard_normal((ci, t)) for t in (150, 33)])
 
 
 # ---- NaN and Inf -----------------------------------------------------------------------------------------------------
