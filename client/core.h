@@ -5,7 +5,7 @@
  *     core_answer.c    what a message from the daemon means
  *     core_welcome.c   WELCOME's JSON
  *     nct_send.c nct_recv.c nct_stream.c   the public calls
- *     wake.c           the pollable fd        zlink.c   ZeroMQ
+ *     wake.c           the pollable fd        zsock_link.c   ZeroMQ
  *
  * Everything runs on the thread that called in. */
 #ifndef NCT_CORE_H
@@ -13,7 +13,7 @@
 #include "nct.h"
 #include "wake.h"
 #include "wire.h"
-#include "zlink.h"
+#include "zsock_link.h"
 
 #include <sys/types.h>
 

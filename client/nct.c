@@ -29,8 +29,7 @@ static int options_check(const nct_options *o, char why[256]) {
     if (!error) error = range(why, "max_in_flight", o->max_in_flight, 0, CORE_IN_FLIGHT_MAX);
     if (error || !o->name) return error;
     size_t len = 0;
-    while (o->name[len] >= 0x20 && o->name[len] <= 0x7e && o->name[len] != '"' && o->name[len] != '\\')
-        len++;
+    while (o->name[len] >= 0x20 && o->name[len] <= 0x7e && o->name[len] != '"' && o->name[len] != '\\') len++;
     if (!o->name[len] && len <= WIRE_NAME_MAX) return 0;
     snprintf(why, 256, "name must be up to %d printable ASCII characters without \" and \\", WIRE_NAME_MAX);
     return -EINVAL;

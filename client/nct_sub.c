@@ -1,6 +1,7 @@
 /* nct_sub.c: a subscriber: topics, exact matching, gaps by seq.
  *
- * On the caller's thread. It shares zlink.c and wake.c with a session and nothing else: a subscriber has no session. */
+ * On the caller's thread. A subscriber has no session: it shares zsock_link.c, wake.c and the form of answers with
+ * one, and nothing else. */
 #include "core.h"
 
 #include <errno.h>

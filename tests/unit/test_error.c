@@ -17,11 +17,11 @@ static void numbers(void **state) {
         int error;
         int32_t status;
         const char *name;
-    } rows[] = {{-ENOENT, -2, "ENOENT"}, {-EIO, -5, "EIO"}, {-EAGAIN, -11, "EAGAIN"},
-        {-EACCES, -13, "EACCES"}, {-EBUSY, -16, "EBUSY"}, {-EEXIST, -17, "EEXIST"}, {-EINVAL, -22, "EINVAL"},
-        {-ETIME, -62, "ETIME"}, {-EPROTO, -71, "EPROTO"}, {-EILSEQ, -84, "EILSEQ"}, {-EUSERS, -87, "EUSERS"},
-        {-EMSGSIZE, -90, "EMSGSIZE"}, {-ENOTSUP, -95, "ENOTSUP"}, {-ENOBUFS, -105, "ENOBUFS"},
-        {-ESHUTDOWN, -108, "ESHUTDOWN"}, {-ESTALE, -116, "ESTALE"}};
+    } rows[] = {{-ENOENT, -2, "ENOENT"}, {-EIO, -5, "EIO"}, {-EAGAIN, -11, "EAGAIN"}, {-EACCES, -13, "EACCES"},
+        {-EBUSY, -16, "EBUSY"}, {-EEXIST, -17, "EEXIST"}, {-EINVAL, -22, "EINVAL"}, {-ETIME, -62, "ETIME"},
+        {-EPROTO, -71, "EPROTO"}, {-EILSEQ, -84, "EILSEQ"}, {-EUSERS, -87, "EUSERS"}, {-EMSGSIZE, -90, "EMSGSIZE"},
+        {-ENOTSUP, -95, "ENOTSUP"}, {-ENOBUFS, -105, "ENOBUFS"}, {-ESHUTDOWN, -108, "ESHUTDOWN"},
+        {-ESTALE, -116, "ESTALE"}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         assert_int_equal(error_to_wire(rows[i].error), rows[i].status);
         assert_int_equal(error_from_wire(rows[i].status), rows[i].error);

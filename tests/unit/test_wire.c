@@ -102,11 +102,8 @@ static const struct {
                    .epoch = 1,
                    .t_answer_ns = 1764500000002345681}},
     {"ping", {.kind = WIRE_PING, .session = SESSION, .request_id = 11}},
-    {"pong", {.kind = WIRE_PONG,
-                 .session = SESSION,
-                 .request_id = 11,
-                 .window = 64,
-                 .t_answer_ns = 1764500000002345682}},
+    {"pong",
+        {.kind = WIRE_PONG, .session = SESSION, .request_id = 11, .window = 64, .t_answer_ns = 1764500000002345682}},
     {"goaway", {.kind = WIRE_GOAWAY, .session = SESSION, .window = 1, .t_answer_ns = 1764500000002345683}},
 };
 
@@ -215,8 +212,7 @@ static void bad_headers(void **state) {
     }
 }
 
-static void check(
-    const wire_header *h, uint64_t payload, uint32_t groups, uint64_t max, int want, const char *word) {
+static void check(const wire_header *h, uint64_t payload, uint32_t groups, uint64_t max, int want, const char *word) {
     wire_why why = {""};
     int got = wire_frame_check(h, payload, groups, max, &why);
     if (got != want || (word && !strstr(why.text, word)))
@@ -284,8 +280,7 @@ static void frame_products(void **state) {
 static void topic_bad(const char *topic, size_t len) {
     char model[WIRE_NAME_MAX + 1] = "m0", stream[WIRE_NAME_MAX + 1] = "s0";
     wire_why why = {""};
-    if (wire_topic_read(topic, len, model, stream, &why) != -EINVAL)
-        fail_msg("\"%.*s\" passed", (int)len, topic);
+    if (wire_topic_read(topic, len, model, stream, &why) != -EINVAL) fail_msg("\"%.*s\" passed", (int)len, topic);
     assert_string_equal(model, "m0");
     assert_string_equal(stream, "s0");
     assert_true(strlen(why.text) > 0);
@@ -300,8 +295,8 @@ static void topics(void **state) {
     assert_int_equal(wire_topic_write(out, model, stream), 18);
     assert_string_equal(out, "default/mic.0-1_x/");
 
-    static const char *bad[] = {"", "/", "//", "m", "m/", "m//", "/s/", "m/s", "m/s//", "m//s/", "m/s/t/",
-        " m/s/", "-m/s/", "m/.s/", "m/s /", "m/\xc3\xa9/", "m/a*b/", "_m/s/"};
+    static const char *bad[] = {"", "/", "//", "m", "m/", "m//", "/s/", "m/s", "m/s//", "m//s/", "m/s/t/", " m/s/",
+        "-m/s/", "m/.s/", "m/s /", "m/\xc3\xa9/", "m/a*b/", "_m/s/"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) topic_bad(bad[i], strlen(bad[i]));
     topic_bad("m/s\0/", 5);
     char longest[WIRE_TOPIC_MAX + 2];
@@ -325,8 +320,7 @@ static void words(void **state) {
     assert_null(wire_dtype_name(0));
     assert_null(wire_dtype_name(7));
     assert_null(wire_dtype_name(255));
-    for (uint8_t dtype = 1; dtype <= 6; dtype++)
-        assert_int_equal(wire_dtype_number(wire_dtype_name(dtype)), dtype);
+    for (uint8_t dtype = 1; dtype <= 6; dtype++) assert_int_equal(wire_dtype_number(wire_dtype_name(dtype)), dtype);
     assert_int_equal(wire_dtype_number("f80"), -EINVAL);
     assert_int_equal(wire_dtype_number(""), -EINVAL);
 }

@@ -1,10 +1,10 @@
-/* zlink.c: every zmq_* call of libnct.
+/* zsock_link.c: every zmq_* call of libnct.
  *
  * Called by core.c and nct_sub.c on the caller's thread; libzmq's own I/O thread stands behind it. It knows no header
  * and no session. What a DEALER needs to be safe with nctd is set here and only here: no routing id (a self-chosen one
  * is cut by the daemon), ZMQ_IMMEDIATE (else frames queued for a dead daemon reach the next one before any HELLO), no
  * ZMTP heartbeats (libzmq aborts a client that has them and reads slowly), finite linger, TCP keepalive. */
-#include "zlink.h"
+#include "zsock_link.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* zlink.h: the client's one wall to ZeroMQ: a DEALER or a SUB, its context and its monitor. No ZeroMQ type leaves it.
+/* zsock_link.h: the client's one wall to ZeroMQ: a DEALER or a SUB, its context and monitor. No ZeroMQ type leaves it.
  *
  * A zlink belongs to one thread at a time. Parts may be released on any thread. Errors: 0 or negative errno. */
 #ifndef NCT_ZLINK_H
@@ -49,7 +49,8 @@ int zlink_send(
     zlink *l, const void *topic, size_t topic_len, const void *header, size_t header_len, zlink_part *payload);
 /* The next message without waiting: 0 and *ret owned (zlink_message_done), or -EAGAIN. */
 int zlink_recv(zlink *l, zlink_message *ret);
-/* Wait for a message, a piece of news, or with want_out for a writable connection; timeout_ms -1: no limit. 0 or -EINTR. */
+/* Wait for a message, a piece of news, or with want_out for a writable connection; timeout_ms -1: no limit. 0 or
+ * -EINTR. */
 int zlink_wait(zlink *l, int timeout_ms, int want_out);
 /* ZLINK_IN | ZLINK_OUT as they are now; also clears the edges of zlink_fds. */
 int zlink_events(zlink *l);
