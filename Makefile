@@ -160,6 +160,39 @@ $(BUILD)/unit/%: $(BUILD)/tests/unit/%.c.o $(LIB_daemon) $(LIB_cli) $(LIB_client
 	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_cli) $(LIBS_daemon) -lcmocka -o $@
 unit: $(UNIT) ## build the unit tests
 
+# ---- fuzzing ---------------------------------------------------------------------------------------------------------
+# tests/fuzz/fuzz_NAME.c with clang and libFuzzer; FUZZ_SRC_NAME are the sources that are instrumented with it. Each runs
+# FUZZ_SECONDS on a copy of its seeds, tests/fuzz/corpus/NAME; what it finds lies in $(BUILD)/fuzz/NAME.findings.
+FUZZ_SECONDS ?= 60
+FUZZ_CC      ?= clang
+FUZZ_FLAGS   := -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g
+FUZZ_SRC_wire        := client/wire.c client/error.c
+FUZZ_SRC_conf        := $(wildcard daemon/config*.c) daemon/ini.c kernels/model_settings.c kernels/safetensors_text.c client/wire.c client/error.c
+FUZZ_SRC_safetensors := $(SRC_model) $(filter kernels/layer%,$(SRC_layer))
+# What is linked beside them as it stands: the layer's checks name the CPU backend, whose CPU tests clang 14 cannot read.
+FUZZ_OBJ_safetensors := $(call o,$(filter-out kernels/layer%,$(SRC_layer)))
+FUZZ         := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_CFLAGS   = -std=gnu11 -D_GNU_SOURCE -DNCT_VERSION='"$(VERSION)"' -ffp-contract=off -fno-strict-aliasing $(FUZZ_FLAGS) \
+	$(INC_daemon) $(CFLAGS_daemon)
+
+$(BUILD)/fuzz/%.c.o: %.c
+	@mkdir -p $(@D)
+	$(call say,FUZZ-CC,$<)
+	$(Q)$(FUZZ_CC) $(FUZZ_CFLAGS) -MMD -MP -c $< -o $@
+$(foreach n,$(FUZZ),$(eval $(BUILD)/fuzz/$(n): $(patsubst %,$(BUILD)/fuzz/%.o,tests/fuzz/fuzz_$(n).c $(FUZZ_SRC_$(n))) $(FUZZ_OBJ_$(n))))
+$(addprefix $(BUILD)/fuzz/,$(FUZZ)):
+	$(call say,LD,$@)
+	$(Q)$(FUZZ_CC) $(FUZZ_FLAGS) $^ $(call pc,--libs libzmq jansson libsodium) -lm -lpthread -o $@
+fuzz: $(addprefix fuzz-,$(FUZZ)) ## every fuzz target for FUZZ_SECONDS
+$(addprefix fuzz-,$(FUZZ)): fuzz-%: $(BUILD)/fuzz/%
+	$(call say,FUZZ,$*)
+	$(Q)rm -rf $(BUILD)/fuzz/$*.corpus $(BUILD)/fuzz/$*.findings && mkdir -p $(BUILD)/fuzz/$*.findings && \
+	  cp -r tests/fuzz/corpus/$* $(BUILD)/fuzz/$*.corpus && \
+	  { $(BUILD)/fuzz/$* -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 \
+	    -artifact_prefix=$(BUILD)/fuzz/$*.findings/ $(BUILD)/fuzz/$*.corpus >$(BUILD)/fuzz/$*.log 2>&1 \
+	    || { tail -60 $(BUILD)/fuzz/$*.log; echo "fuzz_$* found something: $(BUILD)/fuzz/$*.findings"; exit 1; }; } && \
+	  printf '  FUZZ     %s: %s inputs, nothing found\n' $* "$$(sed -n 's/^stat::number_of_executed_units: *//p' $(BUILD)/fuzz/$*.log)"
+
 # ---- what must be installed (Debian 12 names) ------------------------------------------------------------------------
 DEPS_build := gcc g++ make pkg-config libuv1-dev libzmq3-dev libjansson-dev libsodium-dev libsndfile1-dev libpng-dev
 DEPS_demo  := espeak-ng python3
@@ -205,6 +238,17 @@ generated: all ## write the files that are made from the tables
 	$(Q)$(BUILD)/nctd --print-conf > conf/nctd.conf
 check-generated: all
 	@$(BUILD)/nctd --print-conf | diff -u conf/nctd.conf - || { echo "conf/nctd.conf differs from daemon/config.def: make generated"; exit 1; }
+
+# ---- the CPU layer's bench (oneDNN is linked into this alone) --------------------------------------------------------
+BENCH_SO := $(BUILD)/bench/libbench_layer.so
+$(BUILD)/tests/bench/bench_dnnl.c.o: CFLAGS_UNIT = -fopenmp
+$(BENCH_SO): $(call o,tests/bench/bench_ours.c tests/bench/bench_dnnl.c) $(LIB_layer)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) -shared -fopenmp $^ $(LDFLAGS_ALL) $(LIBS_layer) -ldnnl -o $@
+BENCH ?=
+bench: $(BENCH_SO) ## the CPU layer against the FMA loop, oneDNN and PyTorch (CPU_VARIANT=name, BENCH="--shapes default --threads 1")
+	$(PYTHON) tests/bench/bench_layer.py $(BENCH_SO) --json tests/bench/results/cpu-layer.json $(BENCH)
 
 # ---- installing ------------------------------------------------------------------------------------------------------
 libdir ?= $(PREFIX)/lib
