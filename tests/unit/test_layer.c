@@ -103,6 +103,8 @@ static void padding_as_pytorch_names_it(void **state) {
     expect(&f, nct_padding(&f.p, 1, &left, &right, &f.why), -EINVAL, "stride 2");
     f.p.pad_left = -4;
     expect(&f, nct_padding(&f.p, 0, &left, &right, &f.why), -EINVAL, "padding is -4");
+    expect(&f, nct_padding(&f.p, 0, &left, NULL, &f.why), -EINVAL, "no place for the two pads");
+    expect(&f, nct_padding(&f.p, 0, NULL, &right, &f.why), -EINVAL, "no place for the two pads");
     f.p.stride = 0;
     expect(&f, nct_padding(&f.p, 1, &left, &right, &f.why), -EINVAL, "stride is 0");
     assert_int_equal(left, -9);
@@ -145,6 +147,7 @@ static void impossible_steps_are_refused(void **state) {
     f.p.padding_mode = NCT_CIRCULAR;
     expect(&f, nct_out_steps(&f.p, 4, 0, 5, &t_out, &f.why), -EINVAL, "circular padding of 5");
     assert_int_equal(nct_out_steps(&f.p, 4, 4, 4, &t_out, &f.why), 0);
+    expect(&f, nct_out_steps(&f.p, 4, 0, 0, NULL, &f.why), -EINVAL, "no place for the number of steps");
     f.p.stride = 0;
     t_out = -9;
     expect(&f, nct_out_steps(&f.p, 4, 0, 0, &t_out, &f.why), -EINVAL, "stride is 0");

@@ -19,6 +19,12 @@ static void chains_limits_and_calls_are_checked(void **state) {
     lim.max_t_out = -1;
     expect(&f, nct_workspace(chain, 1, &lim, &bytes, &f.why), -EINVAL, "-1 steps a frame");
     assert_int_equal(bytes, 77);
+    lim.max_t_out = 10;
+    expect(&f, nct_workspace(chain, 1, &lim, NULL, &f.why), -EINVAL, "no place for the workspace");
+    expect(&f, nct_warm(chain, 1, &lim, (void *)128, 0, NULL, &f.why), -EINVAL, "not aligned to 256");
+    expect(&f, nct_phases(chain, 1, NULL, 1, &f.why), -EINVAL, "no job");
+    expect(&f, nct_explain(chain, 1, &f.job, 0, NULL, &f.why), -EINVAL, "no place for the report");
+    expect(&f, nct_layer_repack(NULL, &f.w, NULL, &f.why), -EINVAL, "no layer");
     expect(&f, nct_phases(chain, 1, &f.job, 0, &f.why), -EINVAL, "0 workers");
     expect(&f, nct_launch(chain, 1, &f.job, &f.why), -ENOTSUP, "on the CPU");
     f.frames[1].t_out = 11;
