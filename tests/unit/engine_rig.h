@@ -278,7 +278,7 @@ static void *rig_expected(const frame *f) {
 }
 
 /* Turns of every engine until n frames were handed over. */
-static void rig_run(rig *r, int n) {
+static inline void rig_run(rig *r, int n) {
     while (r->n_frames < n) {
         bool more = false;
         for (int i = 0; i < r->n_engines; i++) more |= engine_turn(r->e[i], uv_hrtime());
