@@ -1,0 +1,39 @@
+/* rows.cu: the table of rows: every schedule of every plan, best first within a plan. nct_where.force names
+ * one, tests walk it. A row without a launcher names its plan alone: the best row of it that fits. */
+#include "cuda.cuh"
+
+static const mma_tile mma_128x128 = {2, 2, 4}, mma_64x128 = {2, 2, 2}, mma_32x256 = {1, 4, 2},
+                      mma_64x64 = {4, 1, 1}, mma_64x128_f32 = {4, 2, 1};
+static const simt_tile simt_8x256 = {8, 8}, simt_4x256 = {4, 8}, simt_1x256 = {1, 8}, simt_8x64 = {8, 2},
+                       simt_4x64 = {4, 2}, simt_1x64 = {1, 2};
+
+#define MMA(c, t, tile)                                                                                       \
+    {"mma-" #c "x" #t, PLAN_MMA, PASS_STORE, 80, c, t, mma_fits, mma_launch, &tile},                         \
+    {"mma-" #c "x" #t "-again", PLAN_MMA, PASS_AGAIN, 80, c, t, mma_fits, mma_launch, &tile}
+#define MMA_F32(c, t, tile)                                                                                   \
+    {"mma-" #c "x" #t "-3x", PLAN_MMA, PASS_STORE, 80, c, t, mma_fits, mma_launch, &tile},                   \
+    {"mma-" #c "x" #t "-3x-again", PLAN_MMA, PASS_AGAIN, 80, c, t, mma_fits, mma_launch, &tile}
+#define SIMT(r, t)                                                                                            \
+    {"simt-" #r "x" #t, PLAN_SIMT, PASS_STORE, 75, 8 * r, t, simt_fits, simt_launch, &simt_##r##x##t},       \
+    {"simt-" #r "x" #t "-again", PLAN_SIMT, PASS_AGAIN, 75, 8 * r, t, simt_fits, simt_launch, &simt_##r##x##t}
+
+static const row ROWS[] = {
+    {"mma", PLAN_MMA, PASS_ANY, 80},
+    {"mma-split", PLAN_MMA, PASS_SPLIT, 80, 64, 64, mma_fits, mma_launch, &mma_64x64},
+    MMA(128, 128, mma_128x128),
+    MMA(64, 128, mma_64x128),
+    MMA(32, 256, mma_32x256),
+    MMA(64, 64, mma_64x64),
+    MMA_F32(64, 128, mma_64x128_f32),
+    {"simt", PLAN_SIMT, PASS_ANY, 75},
+    SIMT(8, 256),
+    SIMT(4, 256),
+    SIMT(1, 256),
+    SIMT(8, 64),
+    SIMT(4, 64),
+    SIMT(1, 64),
+};
+
+const row *cuda_row(int32_t i) {
+    return i >= 0 && i < (int32_t)(sizeof ROWS / sizeof *ROWS) ? &ROWS[i] : NULL;
+}
