@@ -157,6 +157,15 @@ static inline int peer_hello(peer *p, peer_message *m) {
     return peer_put(p, m, (wire_header){.kind = WIRE_WELCOME}, PEER_JSON, strlen(PEER_JSON));
 }
 
+/* Answers every frame with its seq; ends with seq 999. */
+static inline void peer_echo(peer *p) {
+    peer_message m;
+    HOLD(p, peer_hello(p, &m));
+    while (peer_expect(p, WIRE_FRAME, &m) && m.h.seq != 999) HOLD(p, peer_result(p, &m, (float)m.h.seq));
+    HOLD(p, m.h.seq == 999);
+    HOLD(p, peer_result(p, &m, 999));
+}
+
 /* The daemon is gone, and another one is there, which knows no session of the first. */
 static inline void peer_restart(peer *p) {
     peer_unbind(p);
