@@ -114,7 +114,7 @@ static cell column(const plot *p, int row, int x, int n) {
 
 /* ---- drawing ----------------------------------------------------------------------------------------------- */
 /* 1, 2 or 5 times a power of ten, so that about `n` of them cover `range`. */
-static double nice(double range, int n) {
+static double tick_step(double range, int n) {
     double raw = range / n, power = pow(10, floor(log10(raw)));
     double m = raw / power;
     return power * (m < 1.5 ? 1 : m < 3.5 ? 2 : m < 7.5 ? 5 : 10);
@@ -131,7 +131,7 @@ static void frame(canvas *c, const plot *p) {
     canvas_text(c, LEFT, TOP / 2, TEXT_LEFT, text);
     canvas_text(c, LEFT + IN_W / 2, HEIGHT - 16, TEXT_MIDDLE, "time (s)");
     if (!(seconds > 0)) return;
-    double step = nice(seconds, 8);
+    double step = tick_step(seconds, 8);
     for (double t = 0; t <= seconds * (1 + 1e-9); t += step) {
         double x = LEFT + t / seconds * IN_W;
         canvas_rect(c, x, TOP + IN_H, 1, 6, 0x444444);
@@ -221,7 +221,7 @@ static void draw_map(canvas *c, const plot *p) {
     for (int r = 0; r < p->rows && p->steps; r++)
         for (int x = 0; x < n; x++)
             canvas_rect(c, LEFT + x * wide, TOP + r * high, wide, high, shade(rms(column(p, r, x, n)) / most));
-    double step = fmax(1, nice(p->channels, 8));
+    double step = fmax(1, tick_step(p->channels, 8));
     for (double ch = 0; ch < p->channels; ch += step) {
         double y = TOP + (ch + 0.5) / p->channels * IN_H;
         snprintf(text, sizeof text, "ch %.0f", ch);

@@ -64,9 +64,10 @@ static int write_conf(const private_daemon *d, const private_wish *w, nct_why *w
     if (r) return r;
     FILE *f = fopen(d->conf, "we");
     if (!f) return refuse(why, errno, "a private daemon's conf");
-    /* A slot holds one frame with its row and paddings, the queue and the result arena the window. */
+    /* A slot holds one frame with its row and paddings. A client that is alone may take half of a pool (queue, arena): so
+     * twice the window. */
     uint64_t slot = w->max_frame_bytes + (w->max_frame_bytes >> 3) + (1 << 20);
-    uint64_t pool = w->max_frame_bytes * (w->window + 1) + (1 << 20);
+    uint64_t pool = w->max_frame_bytes * (2 * w->window) + (1 << 20);
     fprintf(f, "[daemon]\nlog_level = warning\nstall_ms = 600000\n");
     fprintf(f, "[ingest]\nendpoint = %s\nsocket_mode = 0600\n", d->endpoint);
     fprintf(f, "[publish]\nenabled = no\n[http]\nenabled = no\n");

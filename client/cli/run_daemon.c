@@ -10,7 +10,7 @@
 #include <sys/random.h>
 
 /* A private daemon's pools follow from the largest frame and the window, and nct + nctd are to stay under 500 MB. */
-enum { FRAME_MIN = 1 << 20, FRAME_MAX = 16 << 20, POOL_BYTES = 64 << 20 };
+enum { FRAME_MIN = 1 << 20, FRAME_MAX = 16 << 20, POOL_BYTES = 32 << 20 };
 #define CPU_FLOPS 1e10 /* per CPU and second, cautious: what decides whether a GPU is worth its start */
 
 static void name_stream(run *r) {

@@ -70,24 +70,31 @@ int served_params(nct_params *ret, const json_t *layer, nct_why *why) {
     return 0;
 }
 
+static int read_model(served *s, const char *name, const json_t *m, nct_why *why) {
+    served_model *to = &s->models[s->n_models];
+    if (name)
+        snprintf(to->name, sizeof to->name, "%s", name);
+    else
+        take_text(to->name, sizeof to->name, m, "name");
+    take_text(to->mode, sizeof to->mode, m, "mode");
+    take_text(to->digest, sizeof to->digest, m, "digest");
+    to->sample_rate = json_number_value(json_object_get(m, "sample_rate"));
+    s->n_models++;
+    return served_params(&to->params, m, why);
+}
+
+/* An object of models by name, or an array of models that say their names. */
 static int read_models(served *s, nct_why *why) {
-    const json_t *list = json_object_get(s->json, "models");
-    size_t n = json_array_size(list);
-    if (!json_is_array(list)) return refuse(why, "lists no models");
+    json_t *list = json_object_get(s->json, "models"), *m;
+    const char *name;
+    size_t n = json_is_array(list) ? json_array_size(list) : json_object_size(list), i;
+    int r = 0;
+    if (!json_is_array(list) && !json_is_object(list)) return refuse(why, "lists no models");
     s->models = calloc(n ? n : 1, sizeof *s->models);
     if (!s->models) return refuse(why, "does not fit in memory");
-    for (size_t i = 0; i < n; i++) {
-        const json_t *m = json_array_get(list, i);
-        served_model *to = &s->models[s->n_models];
-        take_text(to->name, sizeof to->name, m, "name");
-        take_text(to->mode, sizeof to->mode, m, "mode");
-        take_text(to->digest, sizeof to->digest, m, "digest");
-        to->sample_rate = json_number_value(json_object_get(m, "sample_rate"));
-        int r = served_params(&to->params, m, why);
-        if (r) return r;
-        s->n_models++;
-    }
-    return 0;
+    json_array_foreach(list, i, m) if (!r) r = read_model(s, NULL, m, why);
+    if (json_is_object(list)) json_object_foreach(list, name, m) if (!r) r = read_model(s, name, m, why);
+    return r;
 }
 
 int served_read(served *ret, const char *welcome, size_t len, nct_why *why) {
