@@ -127,8 +127,8 @@ static int greet(nct *c, int64_t now) {
     if (now < c->hello_after_ns) return 0;
     if (c->session)
         snprintf(previous, sizeof previous, ", \"previous\": \"%016llx\"", (unsigned long long)c->session);
-    snprintf(json, sizeof json, "{\"client\": \"libnct %s\"%s%s%s%s}", nct_version(),
-        c->name[0] ? ", \"name\": \"" : "", c->name, c->name[0] ? "\"" : "", previous);
+    snprintf(json, sizeof json, "{\"client\": \"%s%slibnct %s\"%s}", c->name, c->name[0] ? ", " : "", nct_version(),
+        previous);
     c->hello_id = c->next_id++;
     int error = core_send_header(c, WIRE_HELLO, c->hello_id, "", json);
     if (error) return error == -EAGAIN ? 0 : error;

@@ -252,6 +252,8 @@ static void dispatch(nct *c, const wire_header *h, zlink_message *m) {
         hello_refused(c, h, m);
     else if (controls)
         control_done(c, h, m);
+    else if (h->kind == WIRE_ERROR && h->request_id == c->ping_id && h->session == c->session)
+        c->gone = c->phase == CORE_LIVE && error_from_wire(h->status) == -ESTALE;
     else if (h->kind == WIRE_CLOSED)
         take_closed(c, h, m);
     /* The rest is late or unasked: an answer handed out before, our own PONG, a stream opened again. */

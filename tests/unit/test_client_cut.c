@@ -208,6 +208,29 @@ static void stale_session_is_renewed(void **state) {
     peer_stop(&p);
 }
 
+/* While a frame waits, our own PING may be the first to hear that the session has ended. */
+static void script_stale_ping(peer *p) {
+    peer_message m;
+    HOLD(p, peer_hello(p, &m) && peer_expect(p, WIRE_FRAME, &m));
+    HOLD(p, peer_expect(p, WIRE_PING, &m) && peer_error(p, &m, -116, "no such session"));
+    p->session += 0x1000;
+    HOLD(p, hello_again(p, PEER_SESSION));
+    HOLD(p, peer_expect(p, WIRE_FRAME, &m) && (m.h.flags & WIRE_RESENT) && peer_result(p, &m, 5));
+}
+
+static void stale_ping_is_heard(void **state) {
+    (void)state;
+    peer p;
+    peer_start(&p, script_stale_ping);
+    nct_options o = client_options();
+    o.ping_ms = 200;
+    nct *c = client_open(&p, &o);
+    recv_value(c, send_ok(c, "m", 1), 5);
+    assert_int_equal(nct_reconnects(c), 1);
+    nct_close(c);
+    peer_stop(&p);
+}
+
 /* ---- GOAWAY ---- */
 
 static void script_goaway(peer *p) {
@@ -364,6 +387,7 @@ int main(void) {
         cmocka_unit_test(silence_is_noticed),
         cmocka_unit_test(idle_is_silent),
         cmocka_unit_test(stale_session_is_renewed),
+        cmocka_unit_test(stale_ping_is_heard),
         cmocka_unit_test(goaway_waits_for_the_next),
         cmocka_unit_test(stream_mode_ends),
         cmocka_unit_test(drop_as_asked),
