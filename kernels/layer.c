@@ -44,34 +44,28 @@ int nct_layer_abi(void) {
  * here. */
 static int geometry_check(const nct_params *p, nct_why *why) {
     if (!p) return why_set(why, -EINVAL, "no layer parameters were given (NULL)");
-    if (p->kernel_size < 1)
-        return why_set(why, -EINVAL, "kernel_size is %d, it must be 1 or more", p->kernel_size);
+    if (p->kernel_size < 1) return why_set(why, -EINVAL, "kernel_size is %d, it must be 1 or more", p->kernel_size);
     if (p->stride < 1) return why_set(why, -EINVAL, "stride is %d, it must be 1 or more", p->stride);
     if (p->dilation < 1) return why_set(why, -EINVAL, "dilation is %d, it must be 1 or more", p->dilation);
     if ((int64_t)p->dilation * (p->kernel_size - 1) >= INT32_MAX)
-        return why_set(why, -EINVAL,
-            "dilation %d x (kernel_size %d - 1) is too far to reach, it must stay below %d", p->dilation,
-            p->kernel_size, INT32_MAX);
+        return why_set(why, -EINVAL, "dilation %d x (kernel_size %d - 1) is too far to reach, it must stay below %d",
+            p->dilation, p->kernel_size, INT32_MAX);
     return 0;
 }
 
 static int channels_check(const nct_params *p, nct_why *why) {
-    if (p->in_channels < 1)
-        return why_set(why, -EINVAL, "in_channels is %d, it must be 1 or more", p->in_channels);
+    if (p->in_channels < 1) return why_set(why, -EINVAL, "in_channels is %d, it must be 1 or more", p->in_channels);
     if (p->out_channels < 1)
         return why_set(why, -EINVAL, "out_channels is %d, it must be 1 or more", p->out_channels);
     if (p->groups < 1) return why_set(why, -EINVAL, "groups is %d, it must be 1 or more", p->groups);
     if (p->in_channels % p->groups)
-        return why_set(
-            why, -EINVAL, "in_channels %d cannot be divided into %d groups", p->in_channels, p->groups);
+        return why_set(why, -EINVAL, "in_channels %d cannot be divided into %d groups", p->in_channels, p->groups);
     if (p->out_channels % p->groups)
-        return why_set(
-            why, -EINVAL, "out_channels %d cannot be divided into %d groups", p->out_channels, p->groups);
-    if (p->num_groups < 1)
-        return why_set(why, -EINVAL, "num_groups is %d, it must be 1 or more", p->num_groups);
+        return why_set(why, -EINVAL, "out_channels %d cannot be divided into %d groups", p->out_channels, p->groups);
+    if (p->num_groups < 1) return why_set(why, -EINVAL, "num_groups is %d, it must be 1 or more", p->num_groups);
     if (p->out_channels % p->num_groups)
-        return why_set(why, -EINVAL, "out_channels %d cannot be divided into num_groups %d", p->out_channels,
-            p->num_groups);
+        return why_set(
+            why, -EINVAL, "out_channels %d cannot be divided into num_groups %d", p->out_channels, p->num_groups);
     int64_t taps = (int64_t)(p->in_channels / p->groups) * p->kernel_size, weights;
     if (__builtin_mul_overflow(taps, p->out_channels, &weights) || weights > INT64_MAX / 64)
         return why_set(why, -EINVAL, "a weight of (%d, %d, %d) has more elements than memory can hold",
@@ -90,15 +84,14 @@ int params_check(const nct_params *p, nct_why *why) {
         return why_set(why, -EINVAL, "padding %d + %d is too long, the sum must not pass %d", p->pad_left,
             p->pad_right, INT32_MAX);
     if (p->padding_mode < NCT_ZEROS || p->padding_mode > NCT_CIRCULAR)
-        return why_set(why, -EINVAL,
-            "padding_mode %d is unknown: 0 zeros, 1 reflect, 2 replicate, 3 circular", p->padding_mode);
+        return why_set(
+            why, -EINVAL, "padding_mode %d is unknown: 0 zeros, 1 reflect, 2 replicate, 3 circular", p->padding_mode);
     if (p->activation < NCT_NONE || p->activation > NCT_ELU)
         return why_set(why, -EINVAL,
-            "activation %d is unknown: 0 none, 1 relu, 2 gelu, 3 gelu_tanh, 4 silu, 5 mish, 6 elu",
-            p->activation);
+            "activation %d is unknown: 0 none, 1 relu, 2 gelu, 3 gelu_tanh, 4 silu, 5 mish, 6 elu", p->activation);
     if (p->pre_activation != NCT_NONE)
-        return why_set(why, -ENOTSUP,
-            "pre_activation is %d: an activation between conv and norm is not built", p->pre_activation);
+        return why_set(why, -ENOTSUP, "pre_activation is %d: an activation between conv and norm is not built",
+            p->pre_activation);
     if (!(p->eps >= FLT_MIN && isfinite(p->eps)))
         return why_set(why, -EINVAL, "eps is %g, it must be finite and at least %g", p->eps, (double)FLT_MIN);
     for (int i = 0; i < 8; i++)
@@ -113,8 +106,7 @@ int nct_padding(const nct_params *p, int same, int32_t *ret_left, int32_t *ret_r
     if (err) return err;
     if (!ret_left || !ret_right) return why_set(why, -EINVAL, "no place for the two pads was given (NULL)");
     if (!same) {
-        if (p->pad_left < 0)
-            return why_set(why, -EINVAL, "padding is %d, it must not be negative", p->pad_left);
+        if (p->pad_left < 0) return why_set(why, -EINVAL, "padding is %d, it must not be negative", p->pad_left);
         *ret_left = *ret_right = p->pad_left;
         return 0;
     }
@@ -126,8 +118,8 @@ int nct_padding(const nct_params *p, int same, int32_t *ret_left, int32_t *ret_r
     return 0;
 }
 
-int nct_out_steps(const nct_params *p, int64_t t_in, int32_t pad_left, int32_t pad_right, int64_t *ret_t_out,
-    nct_why *why) {
+int nct_out_steps(
+    const nct_params *p, int64_t t_in, int32_t pad_left, int32_t pad_right, int64_t *ret_t_out, nct_why *why) {
     int err = geometry_check(p, why);
     if (err) return err;
     if (!ret_t_out) return why_set(why, -EINVAL, "no place for the number of steps was given (NULL)");
@@ -139,11 +131,11 @@ int nct_out_steps(const nct_params *p, int64_t t_in, int32_t pad_left, int32_t p
             (long long)t_in, p->kernel_size);
     int32_t pad = pad_left > pad_right ? pad_left : pad_right;
     if (p->padding_mode == NCT_REFLECT && pad >= t_in)
-        return why_set(why, -EINVAL, "reflect padding of %d needs more than %d steps, the frame has T = %lld",
-            pad, pad, (long long)t_in);
+        return why_set(why, -EINVAL, "reflect padding of %d needs more than %d steps, the frame has T = %lld", pad,
+            pad, (long long)t_in);
     if (p->padding_mode == NCT_CIRCULAR && pad > t_in)
-        return why_set(why, -EINVAL, "circular padding of %d needs at least %d steps, the frame has T = %lld",
-            pad, pad, (long long)t_in);
+        return why_set(why, -EINVAL, "circular padding of %d needs at least %d steps, the frame has T = %lld", pad,
+            pad, (long long)t_in);
     int64_t reach = (int64_t)p->dilation * (p->kernel_size - 1) + 1, pads = (int64_t)pad_left + pad_right;
     if (t_in > INT64_MAX - pads)
         return why_set(why, -EINVAL, "T of %lld steps is more than memory can hold", (long long)t_in);
@@ -162,8 +154,8 @@ int nct_out_steps(const nct_params *p, int64_t t_in, int32_t pad_left, int32_t p
 static int tensor_check(const nct_tensor *t, const char *name, int32_t device, nct_why *why) {
     if (!t->data) return 0;
     if (t->dtype != NCT_F64 && t->dtype != NCT_F32 && t->dtype != NCT_F16 && t->dtype != NCT_BF16)
-        return why_set(why, -EINVAL, "%s has dtype %d, it must be one of F32 %d, F16 %d, BF16 %d, F64 %d",
-            name, t->dtype, NCT_F32, NCT_F16, NCT_BF16, NCT_F64);
+        return why_set(why, -EINVAL, "%s has dtype %d, it must be one of F32 %d, F16 %d, BF16 %d, F64 %d", name,
+            t->dtype, NCT_F32, NCT_F16, NCT_BF16, NCT_F64);
     if (t->on_device != 0 && t->on_device != 1)
         return why_set(why, -EINVAL, "on_device of %s is %d, it must be 0 or 1", name, t->on_device);
     if (t->on_device && device < 0)
@@ -176,8 +168,7 @@ static int tensor_check(const nct_tensor *t, const char *name, int32_t device, n
 
 int weights_check(const nct_weights *w, int32_t device, nct_why *why) {
     if (!w) return why_set(why, -EINVAL, "no weights were given (NULL)");
-    if (!w->weight.data)
-        return why_set(why, -EINVAL, "the conv weight is absent (NULL): every layer needs one");
+    if (!w->weight.data) return why_set(why, -EINVAL, "the conv weight is absent (NULL): every layer needs one");
     int err = tensor_check(&w->weight, "the conv weight", device, why);
     if (!err) err = tensor_check(&w->bias, "the conv bias", device, why);
     if (!err) err = tensor_check(&w->gamma, "the norm weight (gamma)", device, why);
@@ -195,11 +186,10 @@ static int where_check(const nct_where *at, nct_why *why) {
         return why_set(why, -ENOTSUP, "precision is %s, the CPU computes in f32 only",
             at->precision == NCT_PREC_TF32 ? "tf32" : "bf16");
     if (at->flags & ~NCT_CUTTABLE)
-        return why_set(why, -EINVAL, "flags 0x%x of the layer holds unknown bits, known are 0x%x", at->flags,
-            NCT_CUTTABLE);
-    if (!at->alloc != !at->release)
         return why_set(
-            why, -EINVAL, "alloc and release of the layer's memory go together: one of them is NULL");
+            why, -EINVAL, "flags 0x%x of the layer holds unknown bits, known are 0x%x", at->flags, NCT_CUTTABLE);
+    if (!at->alloc != !at->release)
+        return why_set(why, -EINVAL, "alloc and release of the layer's memory go together: one of them is NULL");
     size_t room = sizeof((nct_layer *)0)->force;
     if (at->force && strnlen(at->force, room) == room)
         return why_set(why, -EINVAL, "the forced variant's name is longer than %zu letters", room - 1);
@@ -220,17 +210,15 @@ const char *nct_variant(int32_t device, int32_t i) {
     return be && be->variant && i >= 0 ? be->variant(i) : NULL;
 }
 
-int nct_layer_new(nct_layer **ret, const nct_params *p, const nct_weights *w, const nct_where *at,
-    void *stream, nct_why *why) {
+int nct_layer_new(
+    nct_layer **ret, const nct_params *p, const nct_weights *w, const nct_where *at, void *stream, nct_why *why) {
     if (!ret) return why_set(why, -EINVAL, "no place for the layer was given (NULL)");
     int err = params_check(p, why);
     if (!err) err = where_check(at, why);
     if (!err) err = weights_check(w, at->device, why);
     if (err) return err;
     const backend *be = backend_of(at->device);
-    if (!be)
-        return why_set(
-            why, -ENOSYS, "device %d was asked for, this library was built without CUDA", at->device);
+    if (!be) return why_set(why, -ENOSYS, "device %d was asked for, this library was built without CUDA", at->device);
     nct_layer *l = calloc(1, sizeof *l);
     if (!l) return why_set(why, -ENOMEM, "no memory for a layer of %zu bytes", sizeof *l);
     l->p = *p;
@@ -285,8 +273,7 @@ static int workspace_check(const void *workspace, nct_why *why) {
     return 0;
 }
 
-int nct_workspace(
-    nct_layer *const *chain, int32_t n, const nct_limits *lim, size_t *ret_bytes, nct_why *why) {
+int nct_workspace(nct_layer *const *chain, int32_t n, const nct_limits *lim, size_t *ret_bytes, nct_why *why) {
     int err = chain_check(chain, n, why);
     if (!err) err = limits_check(lim, why);
     if (err) return err;
@@ -294,8 +281,8 @@ int nct_workspace(
     return chain[0]->be->workspace(chain[0], lim, ret_bytes, why);
 }
 
-int nct_warm(nct_layer *const *chain, int32_t n, const nct_limits *lim, void *workspace, size_t bytes,
-    void *stream, nct_why *why) {
+int nct_warm(nct_layer *const *chain, int32_t n, const nct_limits *lim, void *workspace, size_t bytes, void *stream,
+    nct_why *why) {
     int err = chain_check(chain, n, why);
     if (!err) err = limits_check(lim, why);
     if (!err) err = workspace_check(workspace, why);
@@ -309,8 +296,7 @@ int nct_launch(nct_layer *const *chain, int32_t n, const nct_job *job, nct_why *
     if (err) return err;
     const nct_layer *l = chain[0];
     if (!l->be->launch)
-        return why_set(
-            why, -ENOTSUP, "nct_launch is for CUDA layers, this one is on the CPU: use nct_phases");
+        return why_set(why, -ENOTSUP, "nct_launch is for CUDA layers, this one is on the CPU: use nct_phases");
     err = job_check(&l->p, l->at.device, job, why);
     if (err || job->n_frames == 0) return err;
     return l->be->launch(l, job, why);
@@ -321,8 +307,8 @@ int nct_phases(nct_layer *const *chain, int32_t n, const nct_job *job, int32_t n
     if (err) return err;
     const nct_layer *l = chain[0];
     if (!l->be->phases)
-        return why_set(why, -ENOTSUP,
-            "nct_phases is for CPU layers, this one is on device %d: use nct_launch", l->at.device);
+        return why_set(
+            why, -ENOTSUP, "nct_phases is for CPU layers, this one is on device %d: use nct_launch", l->at.device);
     if (n_workers < 1) return why_set(why, -EINVAL, "%d workers were given, it takes 1 or more", n_workers);
     err = job_check(&l->p, l->at.device, job, why);
     if (err || job->n_frames == 0) return err;
@@ -330,8 +316,8 @@ int nct_phases(nct_layer *const *chain, int32_t n, const nct_job *job, int32_t n
 }
 
 /* No checks: nct_phases() has made them, and this runs once for every worker and phase of every batch. */
-int nct_phase(nct_layer *const *chain, int32_t n, const nct_job *job, int32_t phase, int32_t worker,
-    int32_t n_workers) {
+int nct_phase(
+    nct_layer *const *chain, int32_t n, const nct_job *job, int32_t phase, int32_t worker, int32_t n_workers) {
     (void)n;
     return chain[0]->be->phase(chain[0], job, phase, worker, n_workers);
 }
@@ -344,8 +330,7 @@ int nct_explain(
     err = job_check(&l->p, l->at.device, job, why);
     if (err) return err;
     if (frame < 0 || frame >= job->n_frames)
-        return why_set(
-            why, -EINVAL, "frame %d was asked for, the job has %d (counted from 0)", frame, job->n_frames);
+        return why_set(why, -EINVAL, "frame %d was asked for, the job has %d (counted from 0)", frame, job->n_frames);
     if (!ret) return why_set(why, -EINVAL, "no place for the report was given (NULL)");
     return l->be->explain(l, job, frame, ret, why);
 }

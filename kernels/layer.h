@@ -16,15 +16,13 @@ typedef struct backend {
     void (*layer_free)(nct_layer *l); /* frees l->impl only */
     int (*workspace)(const nct_layer *l, const nct_limits *lim, size_t *ret_bytes, nct_why *why);
     /* CUDA only (NULL on the CPU): nct_warm, nct_launch. */
-    int (*warm)(
-        const nct_layer *l, const nct_limits *lim, void *workspace, size_t bytes, void *stream, nct_why *why);
+    int (*warm)(const nct_layer *l, const nct_limits *lim, void *workspace, size_t bytes, void *stream, nct_why *why);
     int (*launch)(const nct_layer *l, const nct_job *job, nct_why *why);
     /* CPU only (NULL on CUDA): nct_phases, nct_phase. */
     int (*phases)(const nct_layer *l, const nct_job *job, int32_t n_workers, nct_why *why);
     int (*phase)(const nct_layer *l, const nct_job *job, int32_t phase, int32_t worker, int32_t n_workers);
     int (*explain)(const nct_layer *l, const nct_job *job, int32_t frame, nct_report *ret, nct_why *why);
-    const char *(*variant)(
-        int32_t i); /* nct_variant: rows that run on this machine, best first, NULL past the end */
+    const char *(*variant)(int32_t i); /* nct_variant: rows that run on this machine, best first, NULL past the end */
 } backend;
 
 extern const backend cpu_backend;

@@ -12,19 +12,17 @@ static int dtype_check(int32_t device, const nct_job *job, nct_why *why) {
     int32_t x = job->x_dtype, y = job->y_dtype;
     int x_ok = x == NCT_F32 || x == NCT_F16 || x == NCT_BF16 || x == NCT_I16;
     if (!x_ok && !(oracle && (x == NCT_F64 || x == NCT_I32)))
-        return why_set(why, -EINVAL, "x has dtype %d, it must be one of F32 %d, F16 %d, BF16 %d, I16 %d", x,
-            NCT_F32, NCT_F16, NCT_BF16, NCT_I16);
+        return why_set(why, -EINVAL, "x has dtype %d, it must be one of F32 %d, F16 %d, BF16 %d, I16 %d", x, NCT_F32,
+            NCT_F16, NCT_BF16, NCT_I16);
     if (!job->x) return why_set(why, -EINVAL, "the job has %d frames and no x (NULL)", job->n_frames);
     if ((uintptr_t)job->x % dtype_size(x))
-        return why_set(
-            why, -EINVAL, "x at %p is not aligned to its elements of %zu bytes", job->x, dtype_size(x));
+        return why_set(why, -EINVAL, "x at %p is not aligned to its elements of %zu bytes", job->x, dtype_size(x));
     if (!job->y) return 0;
     if (y != NCT_F32 && y != NCT_F16 && y != NCT_BF16 && !(oracle && y == NCT_F64))
-        return why_set(why, -EINVAL, "y has dtype %d, it must be one of F32 %d, F16 %d, BF16 %d", y, NCT_F32,
-            NCT_F16, NCT_BF16);
-    if ((uintptr_t)job->y % dtype_size(y))
         return why_set(
-            why, -EINVAL, "y at %p is not aligned to its elements of %zu bytes", job->y, dtype_size(y));
+            why, -EINVAL, "y has dtype %d, it must be one of F32 %d, F16 %d, BF16 %d", y, NCT_F32, NCT_F16, NCT_BF16);
+    if ((uintptr_t)job->y % dtype_size(y))
+        return why_set(why, -EINVAL, "y at %p is not aligned to its elements of %zu bytes", job->y, dtype_size(y));
     return 0;
 }
 
@@ -34,10 +32,9 @@ static int conv_only_check(int32_t device, const nct_job *job, nct_why *why) {
         return why_set(
             why, -EINVAL, "NCT_CONV_ONLY writes y as F32 (%d), the job says dtype %d", NCT_F32, job->y_dtype);
     if (job->norm != NCT_NORM_OWN)
-        return why_set(why, -EINVAL, "NCT_CONV_ONLY knows no statistics: norm is %d, it must be OWN (%d)",
-            job->norm, NCT_NORM_OWN);
-    if (job->frame_flags)
-        return why_set(why, -EINVAL, "NCT_CONV_ONLY knows no statistics: frame_flags must be NULL");
+        return why_set(why, -EINVAL, "NCT_CONV_ONLY knows no statistics: norm is %d, it must be OWN (%d)", job->norm,
+            NCT_NORM_OWN);
+    if (job->frame_flags) return why_set(why, -EINVAL, "NCT_CONV_ONLY knows no statistics: frame_flags must be NULL");
     return 0;
 }
 
@@ -49,8 +46,8 @@ static int head_check(int32_t device, const nct_job *job, nct_why *why) {
     if (job->norm < NCT_NORM_OWN || job->norm > NCT_NORM_GIVEN)
         return why_set(why, -EINVAL, "norm %d is unknown: 0 own, 1 running, 2 given", job->norm);
     if (job->flags & ~NCT_CONV_ONLY)
-        return why_set(why, -EINVAL, "flags 0x%x of the job holds unknown bits, known are 0x%x", job->flags,
-            NCT_CONV_ONLY);
+        return why_set(
+            why, -EINVAL, "flags 0x%x of the job holds unknown bits, known are 0x%x", job->flags, NCT_CONV_ONLY);
     if (job->x_count < 0 || job->y_count < 0 || job->n_stats < 0)
         return why_set(why, -EINVAL, "x_count %lld, y_count %lld, n_stats %d: none may be negative",
             (long long)job->x_count, (long long)job->y_count, job->n_stats);
@@ -60,8 +57,8 @@ static int head_check(int32_t device, const nct_job *job, nct_why *why) {
         return why_set(
             why, -EINVAL, "stats at %p are not aligned to %zu bytes", (void *)job->stats, _Alignof(nct_stat));
     if ((uintptr_t)job->frame_flags % sizeof *job->frame_flags)
-        return why_set(why, -EINVAL, "frame_flags at %p are not aligned to %zu bytes",
-            (void *)job->frame_flags, sizeof *job->frame_flags);
+        return why_set(why, -EINVAL, "frame_flags at %p are not aligned to %zu bytes", (void *)job->frame_flags,
+            sizeof *job->frame_flags);
     if (!job->y && job->norm == NCT_NORM_GIVEN)
         return why_set(why, -EINVAL, "norm is GIVEN and y is NULL: there is nothing to write");
     if ((uintptr_t)job->workspace % 256)
@@ -70,54 +67,54 @@ static int head_check(int32_t device, const nct_job *job, nct_why *why) {
 }
 
 /* Do `channels` rows of `steps` at `pitch` from `off` stay inside `count` elements? `what` is "x" or "y". */
-static int bounds_check(const char *what, int32_t frame, int32_t channels, int32_t steps, int64_t off,
-    int64_t pitch, int64_t count, nct_why *why) {
+static int bounds_check(const char *what, int32_t frame, int32_t channels, int32_t steps, int64_t off, int64_t pitch,
+    int64_t count, nct_why *why) {
     if (pitch < steps)
-        return why_set(why, -EINVAL, "frame %d: %s_pitch %lld is below its %d steps", frame, what,
-            (long long)pitch, steps);
+        return why_set(
+            why, -EINVAL, "frame %d: %s_pitch %lld is below its %d steps", frame, what, (long long)pitch, steps);
     int64_t last, end;
     if (off < 0 || __builtin_mul_overflow(pitch, (int64_t)channels - 1, &last) ||
         __builtin_add_overflow(last, off, &last) || __builtin_add_overflow(last, steps, &end) || end > count)
         return why_set(why, -EINVAL,
-            "frame %d: %d channels of %d steps at pitch %lld from %s_off %lld leave the %lld elements of %s",
-            frame, channels, steps, (long long)pitch, what, (long long)off, (long long)count, what);
+            "frame %d: %d channels of %d steps at pitch %lld from %s_off %lld leave the %lld elements of %s", frame,
+            channels, steps, (long long)pitch, what, (long long)off, (long long)count, what);
     return 0;
 }
 
 static int pads_check(const nct_params *p, int32_t frame, const nct_frame *f, nct_why *why) {
     if (f->pad_left != p->pad_left && f->pad_left != 0)
-        return why_set(why, -EINVAL, "frame %d: pad_left is %d, it must be the layer's %d or 0", frame,
-            f->pad_left, p->pad_left);
+        return why_set(why, -EINVAL, "frame %d: pad_left is %d, it must be the layer's %d or 0", frame, f->pad_left,
+            p->pad_left);
     if (f->pad_right != p->pad_right && f->pad_right != 0)
-        return why_set(why, -EINVAL, "frame %d: pad_right is %d, it must be the layer's %d or 0", frame,
-            f->pad_right, p->pad_right);
+        return why_set(why, -EINVAL, "frame %d: pad_right is %d, it must be the layer's %d or 0", frame, f->pad_right,
+            p->pad_right);
     if (f->t_skip || f->reserved)
-        return why_set(why, -EINVAL, "frame %d: t_skip is %d and reserved %d, both must be 0", frame,
-            f->t_skip, f->reserved);
+        return why_set(
+            why, -EINVAL, "frame %d: t_skip is %d and reserved %d, both must be 0", frame, f->t_skip, f->reserved);
     int64_t t_out;
     nct_why inner;
     int err = nct_out_steps(p, f->t_in, f->pad_left, f->pad_right, &t_out, &inner);
     if (err) return why_set(why, err, "frame %d: %.480s", frame, inner.text);
     if (f->t_out != t_out)
-        return why_set(why, -EINVAL, "frame %d: t_out is %d, T = %d steps with padding %d + %d give %lld",
-            frame, f->t_out, f->t_in, f->pad_left, f->pad_right, (long long)t_out);
+        return why_set(why, -EINVAL, "frame %d: t_out is %d, T = %d steps with padding %d + %d give %lld", frame,
+            f->t_out, f->t_in, f->pad_left, f->pad_right, (long long)t_out);
     return 0;
 }
 
 static int slots_check(int32_t frame, const nct_frame *f, const nct_job *job, nct_why *why) {
     if (f->stat_in < -1 || f->stat_in >= job->n_stats || f->stat_out < -1 || f->stat_out >= job->n_stats)
         return why_set(why, -EINVAL,
-            "frame %d: stat_in %d, stat_out %d: slots go from 0 to n_stats %d - 1, -1 is none", frame,
-            f->stat_in, f->stat_out, job->n_stats);
+            "frame %d: stat_in %d, stat_out %d: slots go from 0 to n_stats %d - 1, -1 is none", frame, f->stat_in,
+            f->stat_out, job->n_stats);
     if ((f->stat_in >= 0) != (job->norm != NCT_NORM_OWN))
-        return why_set(why, -EINVAL, "frame %d: stat_in is %d: norm OWN takes -1, RUNNING and GIVEN a slot",
-            frame, f->stat_in);
+        return why_set(
+            why, -EINVAL, "frame %d: stat_in is %d: norm OWN takes -1, RUNNING and GIVEN a slot", frame, f->stat_in);
     if (f->stat_out >= 0 && job->norm == NCT_NORM_GIVEN)
-        return why_set(why, -EINVAL, "frame %d: stat_out is %d: norm GIVEN writes no statistics, -1", frame,
-            f->stat_out);
+        return why_set(
+            why, -EINVAL, "frame %d: stat_out is %d: norm GIVEN writes no statistics, -1", frame, f->stat_out);
     if (f->stat_out >= 0 && job->flags & NCT_CONV_ONLY)
-        return why_set(why, -EINVAL, "frame %d: stat_out is %d: NCT_CONV_ONLY writes no statistics, -1",
-            frame, f->stat_out);
+        return why_set(
+            why, -EINVAL, "frame %d: stat_out is %d: NCT_CONV_ONLY writes no statistics, -1", frame, f->stat_out);
     if (f->stat_out < 0 && !job->y)
         return why_set(why, -EINVAL, "frame %d: y is NULL and stat_out -1: there is nothing to write", frame);
     return 0;
@@ -178,8 +175,7 @@ static int races_check(const nct_job *job, int32_t low, int32_t high, nct_why *w
 
 int job_check(const nct_params *p, int32_t device, const nct_job *job, nct_why *why) {
     if (!job) return why_set(why, -EINVAL, "no job was given (NULL)");
-    if (job->n_frames < 0)
-        return why_set(why, -EINVAL, "n_frames is %d, it must not be negative", job->n_frames);
+    if (job->n_frames < 0) return why_set(why, -EINVAL, "n_frames is %d, it must not be negative", job->n_frames);
     if (job->n_frames == 0) return 0;
     int err = head_check(device, job, why);
     if (err) return err;
@@ -187,8 +183,7 @@ int job_check(const nct_params *p, int32_t device, const nct_job *job, nct_why *
     for (int32_t n = 0; n < job->n_frames; n++) {
         const nct_frame *f = &job->frames[n];
         err = pads_check(p, n, f, why);
-        if (!err)
-            err = bounds_check("x", n, p->in_channels, f->t_in, f->x_off, f->x_pitch, job->x_count, why);
+        if (!err) err = bounds_check("x", n, p->in_channels, f->t_in, f->x_off, f->x_pitch, job->x_count, why);
         if (!err && job->y)
             err = bounds_check("y", n, p->out_channels, f->t_out, f->y_off, f->y_pitch, job->y_count, why);
         if (!err) err = slots_check(n, f, job, why);

@@ -113,7 +113,8 @@ typedef struct {                         /* zero it, then fill it; everything bo
 typedef struct { int32_t max_frames, n_workers; int64_t max_t_out, sum_t_out; } nct_limits;
 /* Bytes that suffice for every job within the limits, chain of n layers. Grows with each limit; never with data. */
 int nct_workspace(nct_layer *const *chain, int32_t n, const nct_limits *lim, size_t *ret_bytes, nct_why *why);
-/* Load code, set attributes, one launch on scratch: afterwards nct_launch may be captured. Synchronises. */
+/* Load code, set attributes, one launch on scratch: afterwards nct_launch may be captured. Synchronises.
+ * CPU: checks its arguments, no more. */
 int nct_warm(nct_layer *const *chain, int32_t n, const nct_limits *lim, void *workspace, size_t bytes, void *stream, nct_why *why);
 /* CUDA: check, then enqueue on job->stream and return. Allocates and synchronises nothing; the device of the layer is made
  * current and the caller's restored. chain: y of each layer is x of the next, f32 inside the workspace; n = 1 in ABI 1. */

@@ -33,10 +33,8 @@ static uint16_t small_float_bits(double v, int exponent_bits, int mantissa_bits)
     int e;
     frexp(fabs(v), &e); /* |v| in [2^(e-1), 2^e) */
     int ulp = (e - 1 < 1 - bias ? 1 - bias : e - 1) - mantissa_bits;
-    double m =
-        nearbyint(ldexp(fabs(v), -ulp)); /* whole ulps; a carry to the next binade is right by itself */
-    double bits =
-        m < (1 << mantissa_bits) ? m : (ulp + mantissa_bits + bias - 1) * ldexp(1, mantissa_bits) + m;
+    double m = nearbyint(ldexp(fabs(v), -ulp)); /* whole ulps; a carry to the next binade is right by itself */
+    double bits = m < (1 << mantissa_bits) ? m : (ulp + mantissa_bits + bias - 1) * ldexp(1, mantissa_bits) + m;
     return sign | (bits > inf ? inf : (uint16_t)bits);
 }
 
@@ -177,8 +175,7 @@ static uint32_t group_run(const oracle *o, const nct_frame *f, int32_t group) {
         double v = o->conv[i];
         if (!conv_only) {
             v = isfinite(v) ? (v - s.mean) * rstd : NAN;
-            v = activate(
-                p->activation, v * weight_at(&o->w->gamma, channel, 1) + weight_at(&o->w->beta, channel, 0));
+            v = activate(p->activation, v * weight_at(&o->w->gamma, channel, 1) + weight_at(&o->w->beta, channel, 0));
         }
         value_put(job->y, job->y_dtype, f->y_off + channel * f->y_pitch + i % f->t_out, v);
     }
@@ -191,12 +188,12 @@ int nct_reference(const nct_params *p, const nct_weights *w, const nct_job *job,
     if (!err) err = weights_check(w, -1, why);
     if (!err) err = job_check(p, JOB_ORACLE, job, why);
     if (err || job->n_frames == 0) return err;
-    int64_t longest = 0;
+    int64_t longest = 1;
     for (int32_t n = 0; n < job->n_frames; n++)
         if (job->frames[n].t_out > longest) longest = job->frames[n].t_out;
-    size_t bytes = (size_t)(p->out_channels / p->num_groups) * (size_t)longest * sizeof(double);
-    double *conv = malloc(bytes);
-    if (!conv) return why_set(why, -ENOMEM, "no memory for the %zu bytes of one group's conv outputs", bytes);
+    size_t values = (size_t)(p->out_channels / p->num_groups) * (size_t)longest;
+    double *conv = calloc(values, sizeof *conv);
+    if (!conv) return why_set(why, -ENOMEM, "no memory for the %zu conv outputs of one group", values);
     oracle o = {p, w, job, conv};
     for (int32_t n = 0; n < job->n_frames; n++) {
         uint32_t saw = 0;

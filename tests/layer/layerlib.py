@@ -75,8 +75,8 @@ class NctError(Exception):
 
 def load():
     here = os.path.dirname(os.path.abspath(__file__))
-    path = os.environ.get("NCT_LAYER_SO", os.path.join(here, "../../build/libnct_layer.so.0"))
-    so = C.CDLL(path)
+    build = os.environ.get("NCT_BUILD", os.path.join(here, "../../build"))
+    so = C.CDLL(os.environ.get("NCT_LAYER_SO", os.path.join(build, "libnct_layer.so.0")))
     so.nct_variant.restype = C.c_char_p
     so.nct_layer_free.restype = None
     return so

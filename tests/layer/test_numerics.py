@@ -167,6 +167,24 @@ def test_values_whose_squares_overflow_f32(engine):
             nct.first_bad(got[channel], want[channel], 2e-5)
 
 
+@pytest.mark.parametrize("scale, bad", [(1, np.nan), (1, np.inf), (1e30, None)], ids=str)
+def test_statistics_of_a_group_that_is_not_finite_are_nan(engine, scale, bad):
+    """Both or neither: a finite mean beside an infinite m2 would be merged into something that looks sound."""
+    x = np.random.default_rng(30).standard_normal((4, 100)) * scale
+    if bad is not None:
+        x[0, 50] = bad
+    layer = nct.Layer(np.ones((4, 1, 1), f32), groups=4, num_groups=2)
+    job = engine(nct.Job(layer, [x], stat_out=[0], stats=np.zeros((1, 2, 3))))
+    got, = job.bits()
+    assert (job.stats[0, :, 0] == 200).all()
+    for group in range(2):
+        lost = np.isnan(got[2 * group])
+        assert (np.isnan(job.stats[0, group, 1:]) == lost.all()).all() and lost.all() == lost.any()
+        assert np.isfinite(job.stats[0, group, 1:]).all() or lost.all()
+    if bad is not None:
+        assert np.isnan(got[:2]).all() and np.isfinite(got[2:]).all()
+
+
 def test_a_running_mean_that_was_nan_stays_nan(engine):
     layer = identity(2, num_groups=1)
     stats = np.array([[[10, np.nan, np.nan]], [[7, 7, 7]]], float)

@@ -152,3 +152,14 @@ def test_variance_is_biased(engine):
     x = read_wav("A7_fmt18_cbsize0.wav")[:, :3]
     got, = engine(nct.Job(b0_layer(), [x], x_dtype="i16", raw=True)).values()
     nct.first_bad(got[:, 0], np.array([-1.246133, 1.120166, 1.499171, -1.624033]), 2e-6)
+
+
+@pytest.mark.parametrize("unit", [50e-6, 50.0])
+def test_eps_is_not_scaled_with_the_signal(engine, unit):
+    """64 channels of EEG in volts and in microvolts: in volts eps 1e-5 swallows the deviation, as in PyTorch."""
+    rng = np.random.default_rng(31)
+    layer = nct.Layer(rng.uniform(-0.05, 0.05, (32, 64, 7)).astype(np.float32), padding=3, num_groups=8)
+    job = engine(nct.Job(layer, [unit * rng.standard_normal((64, 512))], y_dtype=engine.y_dtype))
+    conv, want = torchref.forward(layer, job.xs[0])
+    nct.first_bad(job.values()[0], want, nct.bound(layer, conv, want, b=engine.b))
+    assert (np.abs(want).max() < 0.1) == (unit < 1)
