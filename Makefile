@@ -123,10 +123,13 @@ $(BUILD)/%.c.o: %.c
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) $(HARDEN) $(CFLAGS_UNIT) $(INC) -MMD -MP -c $< -o $@
+# *_sm90.cu run on Hopper alone; conv_mma needs sm_80; the others also carry PTX for older cards.
+GENCODE_cu = $(if $(filter %_sm90.cu,$(1)),-gencode arch=compute_90a$(comma)code=sm_90a,$(GENCODE) \
+	$(if $(filter %conv_mma.cu,$(1)),,-gencode arch=compute_75$(comma)code=compute_75))
 $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)
-	$(Q)$(NVCC) $(NVCCFLAGS) $(if $(filter %_sm90.cu,$<),-gencode arch=compute_90a$(comma)code=sm_90a,$(GENCODE)) -MD -MP -c $< -o $@
+	$(Q)$(NVCC) $(NVCCFLAGS) $(call GENCODE_cu,$<) -MD -MP -c $< -o $@
 
 $(LIB_layer): $(OBJ_layer)
 $(LIB_model): $(call o,$(SRC_model))
@@ -264,6 +267,20 @@ install: all ## into DESTDIR/PREFIX
 	  sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(libdir)|; s|@VERSION@|$(VERSION)|' $$f > $(DESTDIR)$(libdir)/pkgconfig/$$(basename $$f .in); done
 	install -d $(DESTDIR)/etc/nctd
 	[ -e $(DESTDIR)/etc/nctd/nctd.conf ] || install -m644 conf/nctd.conf $(DESTDIR)/etc/nctd/nctd.conf
+
+# ---- the GPU layer: tests and bench, on a host with a card and PyTorch for CUDA ---------------------------------------
+GPU_PYTHON ?= python3
+GPU_ORACLE := $(BUILD)/libnct_gpu_oracle.so
+GPU_ENV     = NCT_LAYER_LIBRARY=$(abspath $(SO_layer)) NCT_GPU_ORACLE=$(abspath $(GPU_ORACLE))
+$(GPU_ORACLE): tests/gpu/oracle.cu
+	@mkdir -p $(@D)
+	$(call say,NVCC,$<)
+	$(Q)$(NVCC) -O2 -std=c++17 -Xcompiler -fPIC -shared $(GENCODE) $< -o $@
+.PHONY: test-gpu bench-gpu bundle
+test-gpu: $(SO_layer) $(GPU_ORACLE) ## the CUDA layer against the float64 oracle, numerics, bits (GPU host with PyTorch)
+	$(GPU_ENV) $(GPU_PYTHON) -m pytest -q tests/gpu $(TESTS)
+bench-gpu: $(SO_layer) ## the CUDA layer beside PyTorch (PEERS=all adds torch.compile; BENCH="--shapes default")
+	$(GPU_ENV) $(GPU_PYTHON) tests/bench/bench_gpu.py --cold --out tests/bench/results/gpu-layer.json $(BENCH)
 
 clean: ## remove what was built
 	rm -rf build

@@ -54,7 +54,7 @@ static size_t part_bytes(int64_t floats) {
 
 static int memory_take(nct_layer *l, cpu_layer *c, nct_why *why) {
     size_t weight = part_bytes(c->plan.group_floats * c->plan.groups), row = part_bytes(l->p.out_channels);
-    size_t bytes = weight + 3 * row + part_bytes(c->plan.slice_taps);
+    size_t bytes = weight + 3 * row + 2 * part_bytes(c->plan.slice_taps);
     c->memory = l->at.alloc ? l->at.alloc(l->at.ctx, bytes) : aligned_alloc(CPU_ALIGN, bytes);
     if (!c->memory) return why_set(why, -ENOMEM, "no memory for %zu bytes of packed weights", bytes);
     c->weight = c->memory;
@@ -62,6 +62,7 @@ static int memory_take(nct_layer *l, cpu_layer *c, nct_why *why) {
     c->gamma = c->bias + row / sizeof(float);
     c->beta = c->gamma + row / sizeof(float);
     c->off = (int32_t *)(void *)(c->beta + row / sizeof(float));
+    c->off_row = c->off + part_bytes(c->plan.slice_taps) / sizeof(int32_t);
     return 0;
 }
 

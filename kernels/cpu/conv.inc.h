@@ -101,8 +101,16 @@ static void conv_tile(const cpu_layer *c, const cpu_source *src, int32_t group, 
     for (int32_t i = 0; i < plan->n_slices; i++) {
         cpu_slice s = cpu_slice_at(plan, i);
         int last = i == plan->n_slices - 1;
-        slice_stage(plan, src, group * plan->ci + s.ci0, &s, t0, x_tile);
         tile_args a = {.x = x_tile, .x_pitch = plan->pitch, .off = c->off, .n_ci = s.n_ci, .n_k = s.n_k};
+        int64_t channel = (int64_t)group * plan->ci + s.ci0;
+        const float *x = slice_in_place(plan, src, channel, &s, t0, n, hi - lo);
+        if (x) {
+            a.x = x;
+            a.x_pitch = src->pitch;
+            a.off = c->off_row;
+        } else {
+            slice_stage(plan, src, channel, &s, t0, x_tile);
+        }
         a.part = i > 0 ? part : NULL;
         a.part_pitch = a.y_pitch = plan->tile;
         a.y = part;

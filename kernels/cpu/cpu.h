@@ -24,7 +24,7 @@ typedef struct {
     int32_t n_slices, tap_slices;        /* in all; along the taps */
     int32_t tile;                        /* outputs of a tile, a multiple of 64 */
     int32_t segments, seg_len, seg_step; /* segment q starts q * seg_step after the tile's first x, stride `stride` */
-    int32_t pitch;
+    int32_t pitch, seg_need; /* floats of a channel; of a segment that are ever read */
     int64_t group_floats; /* packed weights of a conv group: blocks of CPU_ROWS channels, [ci][tap][row] by slices */
 } cpu_plan;
 
@@ -39,7 +39,7 @@ typedef struct {
     const cpu_ops *ops;
     void *memory; /* one allocation; below are its parts */
     float *weight, *bias, *gamma, *beta;
-    int32_t *off; /* slice_taps of them */
+    int32_t *off, *off_row; /* slice_taps of each: tap k in a staged tile, in a row of x itself */
 } cpu_layer;
 
 /* A frame's x as the stager reads it. */

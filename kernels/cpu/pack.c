@@ -61,6 +61,7 @@ void cpu_pack(cpu_layer *c, const nct_params *p, const nct_weights *w) {
     }
     for (int32_t k = 0; k < plan->slice_taps; k++) {
         int64_t at = (int64_t)k * plan->dilation;
+        c->off_row[k] = (int32_t)at;
         c->off[k] = plan->seg_step == 1 && plan->segments == plan->stride
                         ? (int32_t)(at % plan->stride * plan->seg_len + at / plan->stride)
                         : k * plan->seg_len;

@@ -33,10 +33,11 @@ static void tile_init(cpu_plan *plan, int32_t tile) {
     if (phase_len * plan->stride <= (int64_t)plan->slice_taps * tile + 16) {
         plan->segments = plan->stride;
         plan->seg_len = (int32_t)phase_len;
+        plan->seg_need = (int32_t)(tile + reach / plan->stride);
         plan->seg_step = 1;
     } else {
         plan->segments = plan->slice_taps;
-        plan->seg_len = tile;
+        plan->seg_len = plan->seg_need = tile;
         plan->seg_step = plan->dilation;
     }
     plan->pitch = plan->segments * plan->seg_len;

@@ -3,6 +3,8 @@
  * Worker threads, through conv_tile. Reads x inside [0, t_in) of a channel alone; everything else is filled by
  * the padding mode, and with 0 where no output of the frame reaches. */
 
+enum { IN_PLACE_ROWS = 24 };
+
 static float half_value(uint16_t h) {
 #ifdef HALF
     return HALF(h);
@@ -28,10 +30,6 @@ static float bf16_value(uint16_t h) {
     return f;
 }
 
-static float f32_value(float f) {
-    return f;
-}
-
 static float i16_value(int16_t v) {
     return (float)v * 0x1p-15f;
 }
@@ -44,14 +42,24 @@ static float i16_value(int16_t v) {
         else                                                                                                         \
             for (int64_t j = 0; j < n; j++) out[j] = value(p[j * step]);                                             \
     }
-READ(read_f32, float, f32_value)
 READ(read_f16, uint16_t, half_value)
 READ(read_bf16, uint16_t, bf16_value)
 READ(read_i16, int16_t, i16_value)
 #undef READ
 
+static inline void read_f32(float *restrict out, const void *x, int64_t at, int64_t step, int64_t n) {
+    const float *p = (const float *)x + at;
+    int64_t j = 0;
+    if (step == 1 && n >= LANES) {
+        for (; j + LANES <= n; j += LANES) store(out + j, load(p + j));
+        store(out + n - LANES, load(p + n - LANES));
+        return;
+    }
+    for (; j < n; j++) out[j] = p[j * step];
+}
+
 /* out[j] = x[at + j * step], n of them. */
-static void read_row(float *out, const cpu_source *src, int64_t at, int64_t step, int64_t n) {
+static inline void read_row(float *out, const cpu_source *src, int64_t at, int64_t step, int64_t n) {
     switch (src->dtype) {
     case NCT_F16: read_f16(out, src->x, at, step, n); break;
     case NCT_BF16: read_bf16(out, src->x, at, step, n); break;
@@ -94,14 +102,43 @@ static void segment_stage(float *out, const cpu_source *src, int64_t row, int64_
     if (hi < n) pad_fill(out + hi, src, row, u + hi * step, step, n - hi);
 }
 
+/* The next tile's part of a row, into L2: rows lie pages apart, where the hardware's own prefetch ends. */
+INLINE void row_prefetch(const cpu_source *src, int64_t row, int64_t u, int64_t n) {
+    if (u < 0 || u + n > src->t_in) return;
+    int64_t size = src->dtype == NCT_F32 ? 4 : 2;
+    const char *p = (const char *)src->x + (row + u) * size, *end = p + n * size;
+    for (; p < end; p += 64) __builtin_prefetch(p, 0, 2);
+}
+
+/* Where the steps of tap k0 of output t0 stand in a channel. */
+INLINE int64_t slice_first(const cpu_plan *plan, const cpu_source *src, const cpu_slice *s, int64_t t0) {
+    return t0 * plan->stride + (int64_t)s->k0 * plan->dilation - src->pad_left;
+}
+
 static void slice_stage(
     const cpu_plan *plan, const cpu_source *src, int64_t channel, const cpu_slice *s, int64_t t0, float *out) {
-    int64_t first = t0 * plan->stride + (int64_t)s->k0 * plan->dilation - src->pad_left;
+    int64_t first = slice_first(plan, src, s, t0), next = (int64_t)plan->tile * plan->stride;
+    int32_t segments = plan->seg_step == 1 ? plan->segments : s->n_k;
     for (int32_t c = 0; c < s->n_ci; c++) {
         int64_t row = src->off + (channel + c) * src->pitch;
         float *x = out + (int64_t)c * plan->pitch;
-        for (int32_t q = 0; q < plan->segments; q++)
-            segment_stage(x + (int64_t)q * plan->seg_len, src, row, first + (int64_t)q * plan->seg_step, plan->stride,
-                plan->seg_len);
+        for (int32_t q = 0; q < segments; q++)
+            segment_stage(x + (int64_t)q * plan->seg_len, src, row, first + (int64_t)q * plan->seg_step,
+                plan->stride, plan->seg_need);
+        row_prefetch(src, row, first + next, next);
     }
+}
+
+/* A tile far from the ends of an f32 row can be read where it lies. Worth it when few channels read it; not when
+ * the rows would fall into the same sets of L1. */
+static const float *slice_in_place(const cpu_plan *plan, const cpu_source *src, int64_t channel,
+    const cpu_slice *s, int64_t t0, int32_t n, int32_t rows) {
+    int64_t first = slice_first(plan, src, s, t0), reach = (int64_t)(s->n_k - 1) * plan->dilation;
+    int64_t len = (n + LANES - 1) / LANES * LANES + reach, way = src->pitch % 1024;
+    if (src->dtype != NCT_F32 || plan->stride != 1 || rows > IN_PLACE_ROWS) return NULL;
+    if (first < 0 || first + len > src->t_in) return NULL;
+    if (s->n_ci > 8 && (way < 64 || way > 960)) return NULL;
+    int64_t row = src->off + channel * src->pitch;
+    for (int32_t c = 0; c < s->n_ci; c++) row_prefetch(src, row + c * src->pitch, first + reach + plan->tile, n);
+    return (const float *)src->x + row + first;
 }
