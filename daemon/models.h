@@ -46,7 +46,13 @@ typedef struct {
     int32_t n_devices, devices[MODELS_DEVICES_MAX];
     int32_t precision; /* nct_precision, the same on every device */
     const char *force; /* a CPU variant by name, or NULL */
+    /* One small launch of the layer on its device, compared with the float64 reference of `m`: model_check_cpu for
+     * the CPU. Any thread. */
+    int (*check[MODELS_DEVICES_MAX])(nct_layer *l, const model *m, nct_why *why);
 } models_target;
+
+/* 0, -EIO with the first element that differs and by how much, or what the layer says. */
+int model_check_cpu(nct_layer *l, const model *m, nct_why *why);
 
 /* Everything the configuration names, loaded and checked but not yet served. Any thread. */
 typedef struct model_set {
@@ -68,6 +74,7 @@ int models_adopt(models *m, model_set *s);
 served *models_find(models *m, const char *name); /* NULL: no such */
 served *models_at(models *m, int32_t i);          /* NULL past the end */
 int32_t models_count(const models *m);
-/* {"name": {every layer parameter, "digest", "generation", "publish"}}: for WELCOME; NULL without memory. */
+/* [{"name", every layer parameter, "digest", "mode", "generation", "publish", "ledger"}]: for WELCOME. NULL without
+ * memory. */
 json_t *models_describe(const models *m);
 #endif

@@ -1,0 +1,273 @@
+/* main.c: nctd.
+ *
+ *     client --DEALER--> ingest -> stream -> batcher -> engine -> publisher --ROUTER--> the sender
+ *                                                                       \------PUB----> every subscriber
+ *
+ * Reads the configuration, builds the stages (spine.c), loads the models on a helper thread while the loop already
+ * turns, says READY, and stops by draining (drain.c). Exit: 0, 1 the daemon could not run, 2 usage, 78 configuration. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <uv.h>
+#include "drain.h"
+#include "log.h"
+#include "names.h"
+#include "notify.h"
+#include "options.h"
+#include "private.h"
+#include "sizes.h"
+#include "spine.h"
+
+#define EXIT_USAGE  2
+#define EXIT_CONFIG 78
+
+typedef struct {
+    options options;
+    config *cfg;
+    uv_loop_t loop;
+    spine spine;
+    drain drain;
+    private_end private;
+    uv_signal_t signals[3];
+    uv_timer_t watchdog;
+    uint64_t fed_turns;
+    uv_work_t loading; /* the helper thread's */
+    models_target target;
+    model_set *loaded;
+    nct_why load_why;
+    int load_error;
+    bool loading_now, ready;
+    int exit_code;
+} daemon_state;
+
+/* ---- start ----------------------------------------------------------------------------------------------------- */
+
+static int fail(daemon_state *d, int exit_code, const char *sentence) {
+    log_error("%s", sentence);
+    private_error(&d->private, sentence);
+    notify_send("STATUS=%s", sentence);
+    d->exit_code = exit_code;
+    return -1;
+}
+
+static void say_models(daemon_state *d) {
+    if (!d->cfg->n_models)
+        log_info("no [model NAME] is configured: serving a freshly initialised layer as \"default\"");
+    for (int32_t i = 0; i < models_count(d->spine.models); i++) {
+        const served *of = models_at(d->spine.models, i);
+        const nct_params *p = generation_params(of->current);
+        log_info("model name=%s generation=%u channels=%d->%d kernel=%d stride=%d num_groups=%d digest=%.16s",
+            of->name, of->current->number, p->in_channels, p->out_channels, p->kernel_size, p->stride, p->num_groups,
+            of->current->m->digest);
+    }
+}
+
+static void load(uv_work_t *w) {
+    daemon_state *d = w->data;
+    d->load_error = model_set_load(&d->loaded, d->cfg, &d->target, &d->load_why);
+}
+
+static void loaded(uv_work_t *w, int status) {
+    daemon_state *d = w->data;
+    d->loading_now = false;
+    int error = status ? status : d->load_error;
+    if (!error && d->drain.state == DRAIN_OFF) error = spine_ready(&d->spine, d->loaded, &d->load_why);
+    model_set_free(d->loaded);
+    d->loaded = NULL;
+    if (error) {
+        fail(d, EXIT_CONFIG, d->load_why.text[0] ? d->load_why.text : strerror(-error));
+        drain_begin(&d->drain, "the models could not be loaded");
+        return;
+    }
+    if (d->drain.state != DRAIN_OFF) return;
+    d->ready = true;
+    say_models(d);
+    log_info("ready version=%s endpoint=%s backend=%s variant=%s engines=%d threads=%d precision=%s", NCT_VERSION,
+        d->spine.bound, d->spine.facts.backend, d->spine.facts.variant, d->spine.n_engines, d->spine.facts.n_threads,
+        d->spine.facts.precision);
+    notify_send("READY=1\nSTATUS=serving %d models on %s", models_count(d->spine.models), d->spine.bound);
+    private_ready(&d->private, d->spine.bound);
+}
+
+/* What computes: auto is loud about what it chose. */
+static int choose_engine(daemon_state *d) {
+    const config *c = d->cfg;
+    if (c->engine.engine == ENGINE_CUDA)
+        return fail(d, EXIT_CONFIG, "engine.engine = cuda: this nctd was built without a CUDA engine");
+    if (c->engine.precision != PRECISION_AUTO && c->engine.precision != PRECISION_F32)
+        return fail(d, EXIT_CONFIG, "engine.precision: the CPU engine computes in f32 alone");
+    if (c->engine.engine == ENGINE_AUTO)
+        log_warning("engine.engine = auto: computing on the CPU (this nctd has no CUDA engine)");
+    return 0;
+}
+
+static void on_private_end(void *ctx) {
+    daemon_state *d = ctx;
+    drain_begin(&d->drain, "the process it serves ended");
+}
+
+/* ---- signals and watchdog -------------------------------------------------------------------------------------- */
+
+static void on_signal(uv_signal_t *h, int number) {
+    daemon_state *d = h->data;
+    if (number == SIGHUP) { /* never ends the daemon */
+        ledger_count(&d->spine.counts, COUNT_reload_refused);
+        log_warning("SIGHUP: a reload is not there yet; configuration and models stay as they are");
+        return;
+    }
+    notify_send("STOPPING=1\nSTATUS=stopping");
+    drain_begin(&d->drain, number == SIGTERM ? "SIGTERM" : "SIGINT");
+}
+
+static int watch_signals(daemon_state *d) {
+    static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
+    for (int i = 0; i < 3; i++) {
+        int error = uv_signal_init(&d->loop, &d->signals[i]);
+        d->signals[i].data = d;
+        if (!error) error = uv_signal_start(&d->signals[i], on_signal, numbers[i]);
+        if (error) return error;
+    }
+    return 0;
+}
+
+/* Fed by progress: the loop turned, and no batch stays in an engine for ever. */
+static void on_watchdog(uv_timer_t *h) {
+    daemon_state *d = h->data;
+    bool computing = false;
+    for (int32_t i = 0; i < d->spine.n_engines; i++) computing |= engine_in_flight(d->spine.engines[i]) > 0;
+    uint64_t progress = computing ? d->spine.counts.counts[COUNT_batches] : d->spine.n_turns;
+    if (progress == d->fed_turns) return;
+    d->fed_turns = progress;
+    notify_send("WATCHDOG=1");
+}
+
+/* ---- serving --------------------------------------------------------------------------------------------------- */
+
+static int open_all(daemon_state *d) {
+    nct_why why = {""};
+    if (spine_open(&d->spine, &d->loop, d->cfg, &why)) return fail(d, 1, why.text);
+    drain_init(&d->drain, &d->spine);
+    if (watch_signals(d) || private_watch(&d->private, &d->loop)) return fail(d, 1, "no signal handlers");
+    uint64_t feed_ms = notify_watchdog_ms();
+    uv_timer_init(&d->loop, &d->watchdog);
+    d->watchdog.data = d;
+    if (feed_ms) uv_timer_start(&d->watchdog, on_watchdog, feed_ms, feed_ms);
+    spine_target(&d->spine, &d->target);
+    d->loading.data = d;
+    d->loading_now = true;
+    uv_queue_work(&d->loop, &d->loading, load, loaded);
+    return 0;
+}
+
+static void close_handle(uv_handle_t *h, void *ctx) {
+    (void)ctx;
+    if (!uv_is_closing(h)) uv_close(h, NULL);
+}
+
+static void log_ledger(const daemon_state *d) {
+    char line[1900];
+    const spine *s = &d->spine;
+    log_info("ledger %s", ledger_line(&s->counts, s->frames.n, s->answers.held, line, sizeof line));
+}
+
+/* Past the deadline: engines may still compute into memory that must stay, so nothing is taken down. */
+static void leave(const daemon_state *d) {
+    log_warning("drain_ms is over: %u frames without an answer and %u answers not taken are lost", d->spine.frames.n,
+        d->spine.answers.held);
+    log_ledger(d);
+    _exit(d->exit_code);
+}
+
+static void close_all(daemon_state *d) {
+    while (d->loading_now) uv_run(&d->loop, UV_RUN_ONCE); /* a stop while models load */
+    if (d->spine.frames.n) leave(d);
+    spine_close(&d->spine, drain_linger_ms(&d->drain));
+    if (d->spine.cfg) log_ledger(d);
+    uv_walk(&d->loop, close_handle, NULL);
+    uv_run(&d->loop, UV_RUN_DEFAULT);
+    uv_loop_close(&d->loop);
+}
+
+/* What is wrong with the host or the settings is said before anything is made. */
+static int may_serve(daemon_state *d) {
+    config_why why;
+    zwhy text = {""};
+    int error = d->private.fd < 0 ? 0 : private_check(d->cfg, d->private.fd, &why);
+    if (!error) error = sizes_check(d->cfg, &why);
+    if (error) return fail(d, EXIT_CONFIG, why.text);
+    if (choose_engine(d)) return -1;
+    if (zsock_self_test(&text)) {
+        snprintf(why.text, sizeof why.text, "cutting a client does not work here: %s", text.text);
+        return fail(d, 1, why.text);
+    }
+    return uv_loop_init(&d->loop) ? fail(d, 1, "no event loop") : 0;
+}
+
+static int serve(daemon_state *d) {
+    notify_init();
+    signal(SIGPIPE, SIG_IGN);
+    if (may_serve(d)) return d->exit_code;
+    if (!open_all(d)) uv_run(&d->loop, UV_RUN_DEFAULT);
+    close_all(d);
+    notify_done();
+    if (d->private.fd >= 0) private_clean(d->options.conf, d->cfg->ingest.endpoint);
+    return d->exit_code;
+}
+
+/* ---- --check --------------------------------------------------------------------------------------------------- */
+
+static int check(daemon_state *d) {
+    config_why why;
+    nct_why model_why = {""};
+    model_set *set = NULL;
+    if (sizes_check(d->cfg, &why)) {
+        fprintf(stderr, "nctd: %s\n", why.text);
+        return EXIT_CONFIG;
+    }
+    d->spine.cfg = d->cfg;
+    spine_target(&d->spine, &d->target);
+    int error = choose_engine(d) ? -EINVAL : model_set_load(&set, d->cfg, &d->target, &model_why);
+    if (error) {
+        if (model_why.text[0]) fprintf(stderr, "nctd: %s\n", model_why.text);
+        return EXIT_CONFIG;
+    }
+    for (int32_t i = 0; i < set->n; i++) {
+        const nct_params *p = generation_params(set->made[i]);
+        printf("model %s: %d -> %d channels, kernel_size %d, stride %d, num_groups %d, digest %.16s\n", set->names[i],
+            p->in_channels, p->out_channels, p->kernel_size, p->stride, p->num_groups, set->made[i]->m->digest);
+    }
+    model_set_free(set);
+    sizes_print(d->cfg, stdout);
+    printf("ok\n");
+    return 0;
+}
+
+static int run(daemon_state *d) {
+    config_why why;
+    const options *o = &d->options;
+    if (o->verb == DO_HELP) return options_usage(), 0;
+    if (o->verb == DO_VERSION) return printf("nctd %s\n", NCT_VERSION), 0;
+    if (o->verb == DO_DEFAULTS) return config_defaults(stdout), 0;
+    if (o->verb == DO_MAN) return config_man(stdout), 0;
+    if (config_load(&d->cfg, o->conf, o->overrides, o->n_overrides, &why)) {
+        fprintf(stderr, "nctd: %s\n", why.text);
+        private_error(&d->private, why.text);
+        return EXIT_CONFIG;
+    }
+    if (o->verb == DO_DUMP) return config_dump(d->cfg, stdout), 0;
+    log_set_level((log_level)d->cfg->daemon.log_level);
+    if (names_init()) return fail(d, 1, "no random numbers"), d->exit_code;
+    return o->verb == DO_CHECK ? check(d) : serve(d);
+}
+
+int main(int argc, char **argv) {
+    static daemon_state d; /* handles live here until the loop is closed */
+    if (options_read(&d.options, argc, argv)) return EXIT_USAGE;
+    d.private = (private_end){.fd = d.options.private_fd, .ended = on_private_end, .ctx = &d};
+    int code = run(&d);
+    config_free(d.cfg);
+    return code;
+}

@@ -1,0 +1,208 @@
+/* models.c: see models.h. Owns served names and generations. model_set_load runs on the helper thread and touches only
+ * what it makes; everything else is called by main, ingest and the frame table on the loop thread. */
+#include "models.h"
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct models {
+    served **names; /* [n] */
+    int32_t n;
+};
+
+/* ---- generations ----------------------------------------------------------------------------------------------- */
+
+nct_layer *generation_layer(const generation *g, int32_t device) {
+    for (int32_t i = 0; i < g->n_devices; i++)
+        if (g->devices[i] == device) return g->layers[i];
+    return NULL;
+}
+
+const nct_params *generation_params(const generation *g) {
+    return &g->m->params;
+}
+
+generation *generation_ref(generation *g) {
+    g->refs++;
+    return g;
+}
+
+void generation_unref(generation *g) {
+    if (!g || --g->refs) return;
+    for (int32_t i = 0; i < g->n_devices; i++) nct_layer_free(g->layers[i]);
+    model_free(g->m);
+    free(g);
+}
+
+/* ---- loading, on the helper thread ----------------------------------------------------------------------------- */
+
+static int pack(generation *g, const models_target *to, nct_why *why) {
+    for (int32_t i = 0; i < to->n_devices; i++) {
+        bool cpu = to->devices[i] < 0;
+        nct_where at = {.device = to->devices[i],
+            .precision = cpu ? NCT_PREC_F32 : to->precision,
+            .force = cpu ? to->force : NULL};
+        int error = nct_layer_new(&g->layers[i], &g->m->params, &g->m->weights, &at, NULL, why);
+        if (error) return error;
+        g->devices[i] = to->devices[i];
+        g->n_devices = i + 1;
+        if (to->check[i]) error = to->check[i](g->layers[i], g->m, why);
+        if (error) return error;
+    }
+    return 0;
+}
+
+static int load_one(generation **ret, const config_model *c, const models_target *to, nct_why *why) {
+    generation *g = calloc(1, sizeof *g);
+    if (!g) return -ENOMEM;
+    g->refs = 1;
+    g->publish = c->publish;
+    int error = c->file ? model_load(&g->m, c->file, c->settings, c->n_settings, why)
+                        : model_fresh(&g->m, c->settings, c->n_settings, c->seed, why);
+    if (!error) error = pack(g, to, why);
+    if (error) {
+        generation_unref(g);
+        return error;
+    }
+    *ret = g;
+    return 0;
+}
+
+static int add(model_set *s, const config_model *c, const models_target *to, nct_why *why) {
+    nct_why inner = {""};
+    int error = c->mode == MODE_STREAM ? -ENOTSUP : load_one(&s->made[s->n], c, to, &inner);
+    if (c->mode == MODE_STREAM)
+        snprintf(inner.text, sizeof inner.text, "mode = stream is not there yet; use mode = frame");
+    if (error) {
+        const char *text = inner.text[0] ? inner.text : strerror(-error);
+        if (why) snprintf(why->text, sizeof why->text, "%.150s: model %s: %.280s", c->origin, c->name, text);
+        return error;
+    }
+    snprintf(s->names[s->n], sizeof s->names[0], "%s", c->name);
+    s->n++;
+    return 0;
+}
+
+/* What a configuration without any [model] serves. */
+static const model_setting default_settings[] = {
+    {"in_channels", "128"}, {"out_channels", "256"}, {"kernel_size", "3"}, {"padding", "1"}, {"num_groups", "32"}};
+static const config_model default_model = {.name = (char *)"default",
+    .mode = MODE_FRAME,
+    .publish = true,
+    .settings = (model_setting *)default_settings,
+    .n_settings = sizeof default_settings / sizeof *default_settings,
+    .origin = "built in"};
+
+int model_set_load(model_set **ret, const config *cfg, const models_target *to, nct_why *why) {
+    const config_model *from = cfg->n_models ? cfg->models : &default_model;
+    int32_t n = cfg->n_models ? cfg->n_models : 1;
+    int error = -ENOMEM;
+    model_set *s = calloc(1, sizeof *s);
+    if (!s) return -ENOMEM;
+    s->made = calloc((size_t)n, sizeof *s->made);
+    s->names = calloc((size_t)n, sizeof *s->names);
+    if (!s->made || !s->names) goto fail;
+    for (int32_t i = 0; i < n; i++) {
+        error = add(s, &from[i], to, why);
+        if (error) goto fail;
+    }
+    *ret = s;
+    return 0;
+fail:
+    model_set_free(s);
+    return error;
+}
+
+void model_set_free(model_set *s) {
+    if (!s) return;
+    for (int32_t i = 0; s->made && i < s->n; i++) generation_unref(s->made[i]);
+    free(s->made);
+    free(s->names);
+    free(s);
+}
+
+/* ---- serving --------------------------------------------------------------------------------------------------- */
+
+int models_new(models **ret) {
+    models *m = calloc(1, sizeof *m);
+    if (!m) return -ENOMEM;
+    *ret = m;
+    return 0;
+}
+
+void models_free(models *m) {
+    if (!m) return;
+    for (int32_t i = 0; i < m->n; i++) {
+        assert(!m->names[i]->in_flight);
+        generation_unref(m->names[i]->current);
+        free(m->names[i]);
+    }
+    free(m->names);
+    free(m);
+}
+
+served *models_find(models *m, const char *name) {
+    for (int32_t i = 0; i < m->n; i++)
+        if (!strcmp(m->names[i]->name, name)) return m->names[i];
+    return NULL;
+}
+
+served *models_at(models *m, int32_t i) {
+    return i < m->n ? m->names[i] : NULL;
+}
+int32_t models_count(const models *m) {
+    return m->n;
+}
+
+/* Room for every name of the set, so that nothing can fail half way. */
+static int reserve(models *m, const model_set *s, served **fresh) {
+    served **grown = realloc(m->names, (size_t)(m->n + s->n) * sizeof *grown);
+    if (!grown) return -ENOMEM;
+    m->names = grown;
+    for (int32_t i = 0; i < s->n; i++) {
+        fresh[i] = models_find(m, s->names[i]) ? NULL : calloc(1, sizeof **fresh);
+        if (!models_find(m, s->names[i]) && !fresh[i]) return -ENOMEM;
+    }
+    return 0;
+}
+
+int models_adopt(models *m, model_set *s) {
+    served **fresh = calloc((size_t)s->n, sizeof(served *));
+    int error = fresh ? reserve(m, s, fresh) : -ENOMEM;
+    for (int32_t i = 0; i < s->n && !error; i++) {
+        served *of = fresh[i] ? fresh[i] : models_find(m, s->names[i]);
+        if (fresh[i]) {
+            memcpy(of->name, s->names[i], sizeof of->name);
+            m->names[m->n++] = of;
+            fresh[i] = NULL;
+        }
+        generation_unref(of->current);
+        of->current = generation_ref(s->made[i]);
+        of->current->of = of;
+        of->current->number = ++of->generations;
+    }
+    for (int32_t i = 0; fresh && i < s->n; i++) free(fresh[i]);
+    free(fresh);
+    return error;
+}
+
+static json_t *describe(const served *of) {
+    char *text = model_json(of->current->m);
+    json_t *o = text ? json_loads(text, 0, NULL) : NULL;
+    free(text);
+    if (!o) return NULL;
+    json_object_set_new(o, "name", json_string(of->name));
+    json_object_set_new(o, "mode", json_string("frame"));
+    json_object_set_new(o, "generation", json_integer(of->current->number));
+    json_object_set_new(o, "publish", json_boolean(of->current->publish));
+    json_object_set_new(o, "ledger", counts_json(&of->counts, of->in_flight));
+    return o;
+}
+
+json_t *models_describe(const models *m) {
+    json_t *all = json_array();
+    for (int32_t i = 0; all && i < m->n; i++) json_array_append_new(all, describe(m->names[i]));
+    return all;
+}
