@@ -37,7 +37,7 @@ typedef struct {
     struct session sessions[4];
     struct stream streams[RIG_STREAMS];
     frame *frames[RIG_FRAMES]; /* handed over, in that order */
-    int n_frames, n_copied_in;
+    int n_frames, n_copied_in, n_woken;
     batch *kept, **kept_end;
     bool keep; /* batches are not ended */
     uint64_t order;
@@ -51,6 +51,9 @@ static void rig_copied_in(void *ctx, frame *f) {
     f->payload.data = NULL;
 }
 
+static void rig_wake(void *ctx) {
+    ((rig *)ctx)->n_woken++;
+}
 static void rig_bind(struct stream *s, engine *e) {
     s->engine = e;
 }
@@ -161,6 +164,8 @@ static rig *rig_new(const engine_ops *ops, int n_engines, size_t arena_bytes, co
             .copied_in = {rig_copied_in, r},
             .layer_of = rig_layer_of,
             .bind = rig_bind,
+            .wake = rig_wake,
+            .wake_ctx = r,
             .index = i,
             .device = -1};
         if (engine_new(&r->e[i], ops, &setup, &why)) fail_msg("%s", why.text);

@@ -261,6 +261,18 @@ static void test_fairness(void **state) {
     n_left = 0;
 }
 
+/* A session's streams come in turn too: a deep one does not keep the others of its own client waiting. */
+static void test_streams_in_turn(void **state) {
+    batcher *b = *state;
+    for (int i = 0; i < 20; i++) push(b, 0, 0, 1000 * US);
+    push(b, 0, 1, 1000 * US);
+    push(b, 0, 2, 1000 * US);
+    assert_int_equal(take(b, true, 1000 * US), MAX_FRAMES);
+    for (int i = 0; i < MAX_FRAMES; i++) assert_ptr_equal(taken[i]->stream, STREAM(i % 3));
+    batcher_drop_session(b, SESSION(0), to_left);
+    n_left = 0;
+}
+
 static void test_ttl(void **state) {
     batcher *b = *state;
     uint64_t ttl_us[] = {900, 300, 0, 600, 300};
@@ -371,7 +383,7 @@ int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {T(test_causes), T(test_past_deadline_is_no_timer), T(test_slot_bytes),
         T(test_kinds_hold_back), T(test_full_counts_one_kind), T(test_generations), T(test_oldest_queue_first),
-        T(test_fairness), T(test_ttl), T(test_expiry_lets_go), T(test_drop_session), T(test_engines),
-        T(test_overload)};
+        T(test_fairness), T(test_streams_in_turn), T(test_ttl), T(test_expiry_lets_go), T(test_drop_session),
+        T(test_engines), T(test_overload)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -126,8 +126,40 @@ static void test_slot_is_not_held(void **state) {
     }
     assert_int_equal(r->n_frames, 3);
     assert_int_equal(batcher_queued(r->b), 1);
+    r->n_woken = 0;
     rig_let_go(r);
+    uv_run(&r->loop, UV_RUN_NOWAIT);
+    assert_int_equal(r->n_woken, 1); /* or the loop would sleep with a due queue and a free slot */
     rig_run(r, 4);
+    rig_free(r);
+}
+
+/* OBSERVE takes longer frames than any result may have: the workspace grows for them. Without memory for it, or for any
+ * other reason before the launch, the frames are answered and their charges given back. */
+static bool no_memory;
+static void *scarce_alloc(engine *e, size_t bytes) {
+    return no_memory ? NULL : engine_cpu_ops.alloc(e, bytes);
+}
+
+static void test_workspace_grows(void **state) {
+    (void)state;
+    const char *const small[] = {"engine.slot_bytes=4M", "limits.max_frame_bytes=3M", "batch.max_frames=1", NULL};
+    engine_ops ops = engine_cpu_ops;
+    ops.alloc = scarce_alloc;
+    rig *r = rig_new(&ops, 1, 1 << 20, small);
+    for (int i = 0; i < 3; i++) {
+        frame *f = rig_frame(r, 1, 0, i == 1 ? 100 : 500000, NCT_I16, i == 1 ? 0 : WIRE_OBSERVE);
+        void *expected = rig_expected(f);
+        no_memory = i == 0;
+        rig_push(r, f);
+        rig_run(r, i + 1);
+        f = r->frames[i];
+        assert_int_equal(r->n_copied_in, i + 1);
+        assert_int_equal(f->error, i == 0 ? -EIO : 0);
+        if (i == 0) assert_string_equal(f->why, "engine 0 (cpu) failed: Cannot allocate memory");
+        if (i > 0) assert_memory_equal(f->y, expected, f->y_bytes);
+        free(expected);
+    }
     rig_free(r);
 }
 
@@ -165,6 +197,7 @@ static void test_settings(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_mixed), cmocka_unit_test(test_mixed_arena_short),
         cmocka_unit_test(test_arena_in_pieces), cmocka_unit_test(test_fill_in_turns),
-        cmocka_unit_test(test_slot_is_not_held), cmocka_unit_test(test_flags_seen), cmocka_unit_test(test_settings)};
+        cmocka_unit_test(test_slot_is_not_held), cmocka_unit_test(test_workspace_grows),
+        cmocka_unit_test(test_flags_seen), cmocka_unit_test(test_settings)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
