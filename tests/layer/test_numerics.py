@@ -133,7 +133,9 @@ def test_with_given_statistics_a_nan_spoils_its_own_outputs_only(engine, activat
     x = rng.standard_normal((3, 40))
     stats = np.array([[[100, 0.1, 30], [50, -0.2, 20]]], float)
     given = dict(norm=nct.GIVEN, stat_in=[0], stats=stats)
-    clean, = engine(nct.Job(layer, [x], **given)).bits()
+    job = engine(nct.Job(layer, [x], **given))
+    clean, = job.bits()
+    assert list(job.flags) == [0]
     for bad in (np.nan, np.inf):
         x[1, 20] = bad
         job = engine(nct.Job(layer, [x], **given))
