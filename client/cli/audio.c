@@ -180,7 +180,7 @@ static int64_t read_raw(audio *a, float *out, int64_t steps, nct_why *why) {
         for (int64_t i = 0; i < got / (int64_t)size; i++) out[done++] = sample(block + (size_t)i * size, a->dtype);
         left -= got / (int64_t)size;
         if (got < (int64_t)want) {
-            a->info.odd_bytes = got % (int64_t)size + done % a->info.channels * (int64_t)size;
+            a->info.odd_bytes += got % (int64_t)size + done % a->info.channels * (int64_t)size;
             break;
         }
     }

@@ -112,8 +112,7 @@ static int open_sound(output *o, nct_why *why) {
     if (!o->file) return refuse(why, -EIO, "cannot be written: %s", sf_strerror(NULL));
     /* The PEAK chunk carries the time of day: without it equal results are equal files. */
     sf_command(o->file, SFC_SET_ADD_PEAK_CHUNK, NULL, SF_FALSE);
-    if ((si.format & SF_FORMAT_TYPEMASK) == SF_FORMAT_RF64)
-        sf_command(o->file, SFC_RF64_AUTO_DOWNGRADE, NULL, SF_TRUE);
+    if (o->s.kind == OUTPUT_WAV && o->s.steps < 0) sf_command(o->file, SFC_RF64_AUTO_DOWNGRADE, NULL, SF_TRUE);
     return 0;
 }
 

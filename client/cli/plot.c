@@ -161,9 +161,14 @@ static void draw_lines(canvas *c, const plot *p) {
         int64_t spans = (p->steps + p->span - 1) / p->span;
         int n = spans < IN_W ? (int)(spans ? spans : 1) : IN_W;
         canvas_rect(c, LEFT, middle, IN_W, 1, 0xdddddd);
+        cell before = {0};
         for (int x = 0; x < n && p->steps; x++) {
-            cell a = column(p, r, x, n);
+            cell a = column(p, r, x, n), own = a;
             if (!a.count) continue;
+            /* Reach to where the column before ended: a curve, not points. */
+            if (before.count && before.least > a.greatest) a.greatest = before.least;
+            if (before.count && before.greatest < a.least) a.least = before.greatest;
+            before = own;
             canvas_rect(c, LEFT + (double)x * IN_W / n, middle - a.greatest * scale, (double)IN_W / n,
                 (a.greatest - a.least) * scale, colours[r % 4]);
         }

@@ -86,20 +86,41 @@ int inputs_add_folder(inputs *in, const char *root, const char *match, const cha
     return r;
 }
 
+static char *read_list(FILE *f, size_t *ret_len) {
+    char *text = NULL;
+    size_t len = 0, room = 0, n;
+    do {
+        if (len + 65536 > room) {
+            char *bigger = realloc(text, room = 2 * room + 131072);
+            if (!bigger) {
+                free(text);
+                return NULL;
+            }
+            text = bigger;
+        }
+        len += n = fread(text + len, 1, 65536, f);
+    } while (n);
+    text[len] = 0;
+    *ret_len = len;
+    return text;
+}
+
 int inputs_add_list(inputs *in, const char *list) {
     FILE *f = strcmp(list, "-") ? fopen(list, "re") : stdin;
     if (!f) return cli_usage("--files-from %s: %s", cli_quote(list), strerror(errno));
-    char *line = NULL;
-    size_t room = 0;
-    int r = 0;
-    for (ssize_t n; !r && (n = getline(&line, &room, f)) > 0;) {
-        if (line[n - 1] == '\n') line[--n] = 0;
-        /* A list made by `find -print0` is one line with NULs. */
-        for (char *p = line; !r && p < line + n + (n == 0); p += strlen(p) + 1)
-            if (*p) r = inputs_add(in, p, "");
-    }
+    size_t len = 0;
+    char *text = read_list(f, &len);
+    int r = text ? 0 : no_memory();
     if (ferror(f)) r = cli_usage("--files-from %s: %s", cli_quote(list), strerror(errno));
-    free(line);
+    /* With a NUL in it, it came from `find -print0`: names may hold newlines. */
+    int separator = text && memchr(text, 0, len) ? 0 : '\n';
+    for (char *p = text, *end; !r && p < text + len; p = end + 1) {
+        end = memchr(p, separator, (size_t)(text + len - p));
+        if (!end) end = text + len;
+        *end = 0;
+        if (*p) r = inputs_add(in, p, "");
+    }
+    free(text);
     if (f != stdin) fclose(f);
     return r;
 }
