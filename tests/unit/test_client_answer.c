@@ -184,6 +184,27 @@ static void late_answer_is_nobodys(void **state) {
     peer_stop(&p);
 }
 
+/* nct_call() takes its own answer and leaves the others in their order. */
+static void call_leaves_the_others(void **state) {
+    (void)state;
+    peer p;
+    nct_answer a;
+    float value;
+    peer_start(&p, peer_echo);
+    nct *c = client_open(&p, NULL);
+    uint64_t id[2] = {send_ok(c, "m", 1), send_ok(c, "m", 2)};
+    nct_request q = frame_of("m", 999);
+    assert_int_equal(nct_call(c, &q, samples, 3000, &a), 0);
+    memcpy(&value, a.payload, 4);
+    assert_true(value == 999 && a.seq == 999);
+    nct_release(&a);
+    assert_int_equal(nct_ready(c), 2);
+    recv_value(c, id[0], 1);
+    recv_value(c, id[1], 2);
+    nct_close(c);
+    peer_stop(&p);
+}
+
 /* ---- streams and PING ---- */
 
 static void script_streams(peer *p) {
@@ -247,6 +268,7 @@ int main(void) {
         cmocka_unit_test(facts_both_ways),
         cmocka_unit_test(bad_requests),
         cmocka_unit_test(late_answer_is_nobodys),
+        cmocka_unit_test(call_leaves_the_others),
         cmocka_unit_test(streams_and_ping),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
