@@ -13,7 +13,7 @@
 #include <string.h>
 
 const model_setting_row model_setting_rows[MODEL_SETTINGS] = {
-#define XX(name, kind, fallback, help) {#name, KIND_##kind, fallback, help},
+#define XX(name, option, kind, fallback, help) {#name, KIND_##kind, fallback, help},
     MODEL_SETTING_MAP(XX)
 #undef XX
 };
@@ -72,7 +72,9 @@ static bool parse_real(const char *text, double *ret) {
 /* The fewest digits that read back as the same double; the text is a JSON number too. */
 static void write_real(double v, char *buf, size_t size) {
     locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0), old = c ? uselocale(c) : (locale_t)0;
-    for (int digits = 1; digits <= 17; digits++) {
+    bool whole = v == floor(v) && v < 1e15; /* 16000, where %g says 1.6e+04 */
+    if (whole) snprintf(buf, size, "%.0f", v);
+    for (int digits = 1; !whole && digits <= 17; digits++) {
         snprintf(buf, size, "%.*g", digits, v);
         if (strtod(buf, NULL) == v) break;
     }

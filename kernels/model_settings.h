@@ -7,29 +7,32 @@
 #include <stdbool.h>
 #include "model.h"
 
-/* XX(name, kind, value when not said ("" = none), what it is). Up to sample_rate: in metadata and JSON. `bias` off is the
- * default layer's; in a file the tensors decide. */
-#define MODEL_SETTING_MAP(XX)                                                                                        \
-    XX(in_channels, COUNT, "", "channels of a frame")                                                                \
-    XX(out_channels, COUNT, "", "channels of a result")                                                              \
-    XX(kernel_size, COUNT, "", "taps K of the convolution")                                                          \
-    XX(stride, COUNT, "1", "steps from one output to the next")                                                      \
-    XX(padding, PADDING, "0", "zeros on either side, or same | valid")                                               \
-    XX(dilation, COUNT, "1", "steps from one tap to the next")                                                       \
-    XX(groups, COUNT, "1", "groups of the convolution")                                                              \
-    XX(bias, BOOL, "False", "the convolution adds a bias")                                                           \
-    XX(padding_mode, PAD_MODE, "zeros", "zeros | reflect | replicate | circular")                                    \
-    XX(num_groups, COUNT, "", "groups of the norm")                                                                  \
-    XX(eps, REAL, "1e-05", "added to the variance inside the root")                                                  \
-    XX(affine, BOOL, "True", "the norm has a weight and a bias per channel")                                         \
-    XX(activation, ACTIVATION, "none", "none | relu | gelu | gelu_tanh | silu | mish | elu")                         \
-    XX(sample_rate, RATE, "", "Hz of the sequences it was trained on")                                               \
-    XX(conv, KEY, "", "key of the convolution's tensors, without \".weight\"")                                       \
-    XX(norm, KEY, "", "key of the norm's tensors, without \".weight\"")                                              \
-    XX(prefix, KEY, "", "only tensors under this key are looked at")
+/* XX(name, option of `nct model new`, kind, value when not said ("" = none), what it is). These are in metadata and JSON.
+ * `bias` off is the default layer's; in a file the tensors decide. */
+#define MODEL_PARAM_MAP(XX)                                                                                          \
+    XX(in_channels, "in-channels", COUNT, "", "Channels of a frame.")                                                \
+    XX(out_channels, "out-channels", COUNT, "", "Channels of a result.")                                             \
+    XX(kernel_size, "kernel-size", COUNT, "", "Taps K of the convolution.")                                          \
+    XX(stride, "stride", COUNT, "1", "Steps from one output to the next.")                                           \
+    XX(padding, "padding", PADDING, "0", "Steps added on either side, or same or valid.")                            \
+    XX(dilation, "dilation", COUNT, "1", "Steps from one tap to the next.")                                          \
+    XX(groups, "groups", COUNT, "1", "Groups of the convolution.")                                                   \
+    XX(bias, "bias", BOOL, "False", "The convolution adds a bias.")                                                  \
+    XX(padding_mode, "padding-mode", PAD_MODE, "zeros", "zeros, reflect, replicate or circular.")                    \
+    XX(num_groups, "num-groups", COUNT, "", "Groups of the norm.")                                                   \
+    XX(eps, "eps", REAL, "1e-05", "Added to the variance inside the root.")                                          \
+    XX(affine, "no-affine", BOOL, "True", "The norm has no weight and bias per channel.")                            \
+    XX(activation, "activation", ACTIVATION, "none", "none, relu, gelu, gelu_tanh, silu, mish or elu.")              \
+    XX(sample_rate, "sample-rate", RATE, "", "Of the sequences it was trained on; others are refused.")
+/* These choose tensors of a file and are said by the one who loads it. */
+#define MODEL_KEY_MAP(XX)                                                                                            \
+    XX(conv, "", KEY, "", "Key of the convolution's tensors, without \".weight\".")                                  \
+    XX(norm, "", KEY, "", "Key of the norm's tensors, without \".weight\".")                                         \
+    XX(prefix, "", KEY, "", "Only tensors under this key are looked at.")
+#define MODEL_SETTING_MAP(XX) MODEL_PARAM_MAP(XX) MODEL_KEY_MAP(XX)
 
 enum {
-#define XX(name, kind, fallback, help) SET_##name,
+#define XX(name, option, kind, fallback, help) SET_##name,
     MODEL_SETTING_MAP(XX)
 #undef XX
         MODEL_SETTINGS,

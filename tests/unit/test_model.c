@@ -371,6 +371,10 @@ static void padding_words(void **state) {
     model *m = loads(made, SET({"num_groups", "2"}, {"padding", "valid"}));
     assert_int_equal(m->params.pad_left + m->params.pad_right, 0);
     model_free(m);
+    pair_file("{\"padding\":\"valid\"}", "conv", "norm", 0);
+    m = loads(made, SET({"num_groups", "2"}, {"padding", "0"}));
+    model_free(m);
+    refused(made, SET({"num_groups", "2"}, {"padding", "1"}), "padding: the setting says 1");
     file_maker f;
     file_begin(&f, NULL);
     file_f32(&f, "conv.weight", "[4,2,4]", 32, 0, 1);
@@ -383,6 +387,48 @@ static void padding_words(void **state) {
     assert_int_equal(m->params.pad_left, 7);
     assert_int_equal(m->params.pad_right, 7);
     model_free(m);
+}
+
+/* One value of one tensor makes another digest. */
+static void every_tensor_is_in_the_digest(void **state) {
+    static const char *const names[] = {"conv.weight", "conv.bias", "norm.weight", "norm.bias"};
+    static const size_t counts[] = {24, 4, 4, 4};
+    char digests[5][65];
+    (void)state;
+    for (int changed = 0; changed < 5; changed++) {
+        file_maker f;
+        file_begin(&f, NULL);
+        for (int i = 0; i < 4; i++)
+            file_f32(&f, names[i], i ? "[4]" : "[4,2,3]", counts[i], i == changed ? 1.5f : 1, 0);
+        file_end_at(&f, made);
+        model *m = loads(made, SET({"num_groups", "2"}));
+        strcpy(digests[changed], m->digest);
+        model_free(m);
+        for (int i = 0; i < changed; i++) assert_string_not_equal(digests[i], digests[changed]);
+    }
+}
+
+static void biases_of_another_size(void **state) {
+    file_maker f;
+    (void)state;
+    file_begin(&f, NULL);
+    file_f32(&f, "conv.weight", "[4,2,3]", 24, 0, 1);
+    file_f32(&f, "a.weight", "[4]", 4, 1, 0);
+    file_f32(&f, "a.bias", "[5]", 5, 0, 0); /* no norm's */
+    file_f32(&f, "b.weight", "[4]", 4, 1, 0);
+    file_f32(&f, "b.bias", "[4]", 4, 0, 0);
+    file_end_at(&f, made);
+    model *m = loads(made, SET({"num_groups", "2"}));
+    assert_string_equal(m->norm_key, "b");
+    model_free(m);
+    refused(made, SET({"num_groups", "2"}, {"norm", "a"}), "\"a.bias\" has shape [5], expected [4]");
+    file_begin(&f, NULL);
+    file_f32(&f, "conv.weight", "[4,2,3]", 24, 0, 1);
+    file_f32(&f, "conv.bias", "[3]", 3, 0, 1);
+    file_f32(&f, "norm.weight", "[4]", 4, 1, 0);
+    file_f32(&f, "norm.bias", "[4]", 4, 0, 0);
+    file_end_at(&f, made);
+    refused(made, SET({"num_groups", "2"}), "\"conv.bias\" has shape [3], expected [4]");
 }
 
 /* ---- fresh layers, saving, JSON ------------------------------------------------------------------------------------ */
@@ -582,6 +628,8 @@ int main(void) {
         cmocka_unit_test(what_tensors_show_must_agree),
         cmocka_unit_test(values_that_are_wrong),
         cmocka_unit_test(padding_words),
+        cmocka_unit_test(every_tensor_is_in_the_digest),
+        cmocka_unit_test(biases_of_another_size),
         cmocka_unit_test(fresh_layer),
         cmocka_unit_test(fresh_layers_that_cannot_be),
         cmocka_unit_test(saved_and_loaded),

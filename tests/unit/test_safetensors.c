@@ -262,6 +262,10 @@ static void odd_places(void **state) {
     assert_int_equal(truncate(path, (off_t)5 << 30), 0); /* sparse */
     open_refused(path, -EINVAL, "5368709120 bytes are over the limit of 4294967296");
     unlink(path);
+    put_file(path, "\x01\xe1\xf5\x05\0\0\0\0{}", 10); /* a header of 100,000,001 bytes that are there */
+    assert_int_equal(truncate(path, 100000009), 0);
+    open_refused(path, -EINVAL, "a header of 100000001 bytes is over the limit of 100000000");
+    unlink(path);
     if (geteuid() == 0) return; /* root reads everything */
     snprintf(path, sizeof path, "%s/closed", folder);
     put_file(path, "x", 1);
