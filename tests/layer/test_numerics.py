@@ -194,6 +194,15 @@ def test_a_running_mean_that_was_nan_stays_nan(engine):
     assert np.isnan(job.bits()[0]).all() and job.stats[1, 0, 0] == 20 and np.isnan(job.stats[1, 0, 1:]).all()
 
 
+def test_an_empty_slot_is_empty_whatever_else_it_holds(engine):
+    layer = identity(2, num_groups=1)
+    x = np.random.default_rng(32).standard_normal((2, 50))
+    own, = engine(nct.Job(layer, [x])).bits()
+    stats = np.array([[[0, np.nan, np.inf]]])
+    job = engine(nct.Job(layer, [x], norm=nct.RUNNING, stat_in=[0], stat_out=[0], stats=stats))
+    assert (job.bits()[0].view(np.uint32) == own.view(np.uint32)).all() and job.stats[0, 0, 0] == 100
+
+
 def test_negative_variance_counts_as_zero(engine):
     layer = identity(1, eps=0.25)
     job = engine(nct.Job(layer, [np.arange(8.0)[None]], norm=nct.GIVEN, stat_in=[0], stats=np.array([[[4, 1, -1e-3]]])))
