@@ -1,7 +1,6 @@
 """The real daemon for every story: started in a folder of its own, stopped and read at the end."""
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -79,7 +78,7 @@ class Daemon:
         self.reader.join(10)
         return code
 
-    def stop(self, number=signal.SIGTERM, seconds=30):
+    def stop(self, number=15, seconds=30):
         if self.process.poll() is None:
             self.signal(number)
         return self.wait(seconds)
@@ -88,7 +87,9 @@ class Daemon:
         return "\n".join(self.log)
 
     def ledger(self):
+        """The books, as a fresh HELLO sees them; they must add up at any moment."""
         with self.client() as c:
+            assert_adds_up(c.welcome)
             return c.welcome["ledger"]
 
     def rss_kb(self):
@@ -108,13 +109,15 @@ def free_port():
         return s.getsockname()[1]
 
 
-def assert_adds_up(ledger):
-    """received = ok + failed + refused + expired + orphaned + in_flight, in all and per model."""
-    for name, row in [("all", ledger["all"]), *ledger.get("models", {}).items()]:
-        refused = row["refused"]
-        refused = sum(refused.values()) if isinstance(refused, dict) else refused
-        total = row["ok"] + row["failed"] + refused + row["expired"] + row["orphaned"] + row["in_flight"]
+def assert_adds_up(welcome):
+    """received = ok + failed + refused + expired + orphaned + in_flight, in all and per model; handed = let_go + cut + held."""
+    rows = [("all", welcome["ledger"])] + [(m["name"], m["ledger"]) for m in welcome["models"]]
+    for name, row in rows:
+        total = sum(row[k] for k in ("ok", "failed", "refused", "expired", "orphaned", "in_flight"))
         assert row["received"] == total, (name, row)
+    row = welcome["ledger"]
+    assert row["handed"] == row["let_go"] + row["cut"] + row["held"], row
+    assert row["refused"] == sum(row["refused_by"].values()), row
 
 
 @pytest.fixture

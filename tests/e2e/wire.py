@@ -122,7 +122,8 @@ class Client:
 
     def ledger(self):
         """A fresh HELLO's view of the daemon's books."""
-        return self.hello()and self.welcome["ledger"]
+        self.hello()
+        return self.welcome["ledger"]
 
 
 def wait_until(true, seconds=20, every=0.02):
