@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""bench-gpu: the fused layer beside PyTorch on one GPU; JSON lines, then a table.
+
+Method: one CUDA graph holds R >= 20 calls in a row over input and output sets that together exceed 200 MB (weights stay
+hot); all implementations of a shape are interleaved in one process, clocks as found; medians. Peers: nn.Conv1d + GroupNorm
++ activation ("torch"), conv2d on (N, C, 1, T) in channels_last with the conversions inside ("torch-cl"), and with PEERS=all
+torch.compile max-autotune of both. ratio = best peer / ours.
+
+    bench_gpu.py [--shapes a,b] [--precisions tf32,bf16,f32] [--rows row,row] [--random N] [--out FILE] [--rounds 15]
+"""
+
+import argparse
+import datetime
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
+import gpu  # noqa: E402
+from gpu import Spec, nt  # noqa: E402
+
+BANDWIDTH, FLOPS = 4.27e12, {"tf32": 430e12, "bf16": 790e12, "f32": 430e12 / 3}
+ACTS = {"none": nn.Identity, "relu": nn.ReLU, "gelu": nn.GELU, "gelu_tanh": lambda: nn.GELU("tanh"), "silu": nn.SiLU,
+        "mish": nn.Mish, "elu": nn.ELU}
+SET_BYTES, MIN_CALLS = 200e6, 20
+
+
+class ChannelsLast(nn.Module):
+    """The same layer by conv2d on (N, C, 1, T) in channels_last, conversions inside."""
+
+    def __init__(self, conv, norm, act):
+        super().__init__()
+        self.conv, self.norm, self.act = conv, norm, act
+        self.weight = conv.weight.detach()[:, :, None, :].contiguous(memory_format=torch.channels_last)
+
+    def forward(self, x):
+        c = self.conv
+        x = x[:, :, None, :].contiguous(memory_format=torch.channels_last)
+        y = nn.functional.conv2d(x, self.weight, c.bias, (1, c.stride[0]), (0, c.padding[0]), (1, c.dilation[0]), c.groups)
+        return self.act(self.norm(y))[:, :, 0, :].contiguous()
+
+
+def modules(spec, dtype):
+    assert spec.pad[0] == spec.pad[1] and spec.mode == "zeros"
+    torch.manual_seed(0)
+    conv = nn.Conv1d(spec.ci, spec.co, spec.k, spec.stride, spec.pad[0], spec.dil, spec.groups, spec.bias)
+    norm = nn.GroupNorm(spec.G, spec.co, spec.eps)
+    return conv.to("cuda", dtype), norm.to("cuda", dtype), ACTS[spec.act]()
+
+
+def capture(fn, xs, calls):
+    """A graph of `calls` calls in a row over xs; outputs are kept apart until the end of the capture."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for i in range(3):
+            fn(xs[i % len(xs)])
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph, kept = torch.cuda.CUDAGraph(), []
+    with torch.cuda.graph(graph):
+        for i in range(calls):
+            kept.append(fn(xs[i % len(xs)]))
+            if len(kept) >= len(xs):
+                kept.pop(0)
+    return graph
+
+
+def time_all(graphs, calls, rounds):
+    """Median microseconds a call, the graphs interleaved."""
+    times = {k: [] for k in graphs}
+    for g in graphs.values():
+        g.replay()
+    for _ in range(rounds):
+        for k, g in graphs.items():
+            a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            a.record()
+            g.replay()
+            b.record()
+            b.synchronize()
+            times[k].append(a.elapsed_time(b) * 1e3 / calls)
+    return {k: statistics.median(v) for k, v in times.items()}
+
+
+def bench_shape(name, n, spec, t, precision, args):
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    conv, norm, act = modules(spec, dtype)
+    t_out, size = spec.t_out(t), 2 if precision == "bf16" else 4
+    moved = n * (spec.ci * t + spec.co * t_out) * size
+    weights = conv.weight.numel() * size
+    sets = max(2, min(64, int(SET_BYTES / moved) + 1))
+    calls = max(MIN_CALLS, sets)
+    xs = [torch.randn(n, spec.ci, t, device="cuda").to(dtype) for _ in range(sets)]
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "f32"
+    impls, plans = {}, {}
+    eager = lambda x: act(norm(conv(x)))  # noqa: E731
+    for row in args.rows or [None]:
+        fused = nt.FusedConv1dGroupNorm.from_modules(conv, norm, spec.act, precision)
+        fused.force = row
+        key = f"nct:{row}" if row else "nct"
+        try:
+            fused(xs[0])
+        except nt.LayerError as e:
+            if e.code != -95 or not row:
+                raise
+            continue
+        impls[key], plans[key] = fused, fused.explain(xs[0])
+    if not args.no_peers:
+        impls["torch"] = eager
+        impls["torch-cl"] = ChannelsLast(conv, norm, act)
+        if args.compiled:
+            torch._dynamo.reset()
+            impls["torch-compile"] = torch.compile(nn.Sequential(conv, norm, act), mode="max-autotune-no-cudagraphs")
+            impls["torch-cl-compile"] = torch.compile(ChannelsLast(conv, norm, act), mode="max-autotune-no-cudagraphs")
+    graphs = {}
+    for key, fn in list(impls.items()):
+        try:
+            graphs[key] = capture(fn, xs, calls)
+        except Exception as e:  # a peer that cannot be captured is not a peer here; ours must
+            if key.startswith("nct"):
+                raise
+            print(f"# {name} {precision} {key}: {type(e).__name__}: {str(e)[:120]}", flush=True)
+    us = time_all(graphs, calls, args.rounds)
+    if args.cold and name == "diffpolicy-n1":
+        layers = [nt.FusedConv1dGroupNorm(spec.ci, spec.co, spec.k, spec.G, padding=spec.pad[0], activation=spec.act,
+                                          precision=precision, device="cuda", dtype=dtype) for _ in range(4)]
+        turn = iter(range(10 ** 9))
+        us["nct-cold"] = time_all({"c": capture(lambda x: layers[next(turn) % 4](x), xs, calls)}, calls, args.rounds)["c"]
+        plans["nct-cold"] = plans["nct"]
+    floor = max((moved + weights) / BANDWIDTH, 2 * n * spec.co * t_out * spec.ci // spec.groups * spec.k / FLOPS[precision]) * 1e6
+    best = min((v for k, v in us.items() if k.startswith("torch")), default=None)
+    rows = []
+    for key, v in us.items():
+        row = {"bench": "gpu-layer", "shape": name, "precision": precision, "impl": key, "median_us": round(v, 2),
+               "floor_us": round(floor, 2), "ratio": round(best / v, 3) if best else None, "hot": sets == 64}
+        if key in plans:
+            row.update(plan=plans[key]["plan"], schedule=plans[key]["schedule"])
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+    return rows
+
+
+def random_shapes(count):
+    r = random.Random(7)
+    for i in range(count):
+        ci, g = r.choice([1, 2, 8, 16, 32, 64, 96, 128, 256, 512]), r.choice([1, 2, 4, 8, 16, 32])
+        co, k = g * r.choice([2, 4, 8, 16, 24]), r.choice([1, 3, 3, 5, 7, 9])
+        s, n = r.choice([1, 1, 1, 2, 4]), r.choice([1, 2, 4, 8, 16, 32])
+        t = int(2 ** r.uniform(4, 14)) + k
+        while n * (ci + co) * t > 6e7:
+            t //= 2
+        yield f"random-{i}", (n, Spec(ci, co, k, g, stride=s, pad=(k // 2, k // 2), act=r.choice(["none", "gelu", "silu", "mish"]),
+                                      bias=r.random() < 0.5), max(t, k))
+
+
+def machine():
+    q = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,clocks.mem", "--format=csv,noheader"],
+                       capture_output=True, text=True, check=False).stdout.strip()
+    return {"hardware": torch.cuda.get_device_name(0), "smi": q, "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(),
+            "date": datetime.date.today().isoformat(), "command": "bench_gpu.py " + " ".join(sys.argv[1:])}
+
+
+def table(rows):
+    print(f"\n{'shape':16}{'prec':6}{'ours us':>9}{'floor':>8}{'x floor':>8}{'torch':>9}{'torch-cl':>9}{'compiled':>9}{'ratio':>7}  schedule")
+    ratios = []
+    for shape, precision in dict.fromkeys((r["shape"], r["precision"]) for r in rows):
+        by = {r["impl"]: r for r in rows if (r["shape"], r["precision"]) == (shape, precision)}
+        cell = lambda k: f"{by[k]['median_us']:9.1f}" if k in by else " " * 9  # noqa: E731
+        compiled = min((by[k]["median_us"] for k in ("torch-compile", "torch-cl-compile") if k in by), default=None)
+        for key in (k for k in by if k.startswith("nct")):
+            o = by[key]
+            print(f"{shape:16}{precision:6}{o['median_us']:9.1f}{o['floor_us']:8.1f}{o['median_us'] / o['floor_us']:8.2f}{cell('torch')}"
+                  f"{cell('torch-cl')}{f'{compiled:9.1f}' if compiled else ' ' * 9}{o['ratio'] or 0:7.2f}  {key if key != 'nct' else ''} {o['schedule']}")
+            if key == "nct" and o["ratio"]:
+                ratios.append((o["ratio"], shape, precision))
+    if ratios:
+        print(f"\ngeometric mean against the best peer {statistics.geometric_mean(r[0] for r in ratios):.2f}x over {len(ratios)} rows; "
+              f"slowest {min(ratios)}; slower than a peer: {[r[1:] for r in ratios if r[0] < 1]}")
+
+
+def main():
+    a = argparse.ArgumentParser()
+    a.add_argument("--shapes"), a.add_argument("--precisions", default="tf32,bf16"), a.add_argument("--rows")
+    a.add_argument("--random", type=int, default=0), a.add_argument("--out"), a.add_argument("--rounds", type=int, default=15)
+    a.add_argument("--no-peers", action="store_true"), a.add_argument("--cold", action="store_true")
+    args = a.parse_args()
+    args.rows = args.rows.split(",") if args.rows else None
+    args.compiled = os.environ.get("PEERS") == "all"
+    torch.backends.cudnn.benchmark = True
+    shapes = dict(random_shapes(args.random)) if args.random else gpu.SHAPES
+    names = args.shapes.split(",") if args.shapes else list(shapes)
+    head, rows = machine(), []
+    print("# " + json.dumps(head), flush=True)
+    with torch.no_grad():
+        for name in names:
+            n, spec, t = shapes[name]
+            for precision in args.precisions.split(","):
+                rows += bench_shape(name, n, spec, t, precision, args)
+                torch.cuda.empty_cache()
+    table(rows)
+    if args.out:
+        Path(args.out).parent.mkdir(parents=True, exist_ok=True)
+        Path(args.out).write_text("\n".join(json.dumps({**head, **r}) for r in rows) + "\n")
+
+
+if __name__ == "__main__":
+    main()
