@@ -22,10 +22,10 @@ static const cli_command *find(const char *name) {
 void help_overview(FILE *to) {
     fprintf(to, "nct %s: Conv1d + GroupNorm over sound files and streams, by the daemon nctd.\n\n", nct_version());
     fprintf(to, "  nct COMMAND [OPTION...] ...\n\n");
-    for (const cli_command *c = table; c->name; c++) fprintf(to, "  %-8s %s\n", c->name, c->help);
-    fprintf(to, "  %-8s %s\n", "help", "This page, or `nct help COMMAND`.");
-    fprintf(to, "  %-8s %s\n", "version", "The version.");
-    fprintf(to, "  %-8s %s\n\n", "completion", "A completion script for bash, on stdout.");
+    for (const cli_command *c = table; c->name; c++) fprintf(to, "  %-10s %s\n", c->name, c->help);
+    fprintf(to, "  %-10s %s\n", "help", "This page, or `nct help COMMAND`.");
+    fprintf(to, "  %-10s %s\n", "version", "The version.");
+    fprintf(to, "  %-10s %s\n\n", "completion", "A completion script for bash, on stdout.");
     fprintf(to, "Exit codes:\n");
 #define XX(name, number, text) fprintf(to, "  %-3d %s\n", number, text);
     CLI_EXITS(XX)

@@ -2,6 +2,7 @@
  * one thread. What is done with a file is run_file.c's. */
 #include "run.h"
 #include "cli.h"
+#include "target.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -180,9 +181,7 @@ static int check_targets(const run *r, const wanted *w) {
     if (o->plot && (!strchr(o->plot, '.') ||
                        (strcasecmp(strrchr(o->plot, '.'), ".png") && strcasecmp(strrchr(o->plot, '.'), ".svg"))))
         return cli_usage("--plot is '%s'; it must end in .png or .svg", cli_quote(o->plot));
-    struct stat st;
-    int stream = o->out && !stat(o->out, &st) && !S_ISREG(st.st_mode);
-    if (!o->format && !is_pipe && !o->raw.dtype && !stream && !output_kind_of(name))
+    if (!o->format && !o->raw.dtype && !(o->out && target_is_stream(o->out)) && !output_kind_of(name))
         return cli_usage(
             "'%s' has no extension that names a format (wav, flac, aiff, caf, w64, au, npy, raw); or say --format",
             cli_quote(name));

@@ -64,7 +64,7 @@ typedef struct {
     int64_t t_in, t_out, clipped, not_finite;
     int rate_out;
     uint64_t frames, n_pieces; /* n_pieces 0: one frame */
-    double wall_s;
+    double wall_s, start_s;    /* of the work, and of starting a private daemon before it */
     json_t *warnings;
     nct_why why; /* of a failure */
     int fatal;   /* exit code that ends the whole run; 0: the next input can be tried */

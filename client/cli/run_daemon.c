@@ -124,12 +124,14 @@ int run_daemon(run *r, run_result *f, int64_t t_in, int64_t t_out) {
         .engine = choose_engine(r, t_out),
         .max_frame_bytes = frame_bytes(r, t_in, t_out)};
     w.window = (uint32_t)between(POOL_BYTES / w.max_frame_bytes, 2, RUN_DEPTH_MAX);
+    double began = cli_now_s();
     int e = private_start(&r->own, &w, &f->why);
     if (e) {
         f->fatal = e == -EINVAL ? CLI_CONFIG : e == -EINTR ? CLI_FAILED : CLI_NO_DAEMON;
         return e;
     }
     int code = served_connect(&r->client, &r->daemon, r->own.endpoint, r->o.timeout_s);
+    f->start_s = cli_now_s() - began;
     const served_model *m = code ? NULL : served_find(&r->daemon, "main", &f->why);
     if (m && !strcmp(m->digest, r->model.digest)) return 0;
     if (!code && m) snprintf(f->why.text, sizeof f->why.text, "the model file changed while it was being read");

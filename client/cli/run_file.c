@@ -2,6 +2,7 @@
  * is refused before a daemon is started or a byte is written. */
 #include "run.h"
 #include "cli.h"
+#include "target.h"
 #include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -69,7 +70,7 @@ static output_spec spec_of(const run *r, const run_result *f) {
         .channels = r->model.params.out_channels,
         .rate = f->rate_out,
         .steps = f->t_out,
-        .live = r->o.windowed};
+        .live = r->o.windowed && target_is_stream(f->in->out)};
 }
 
 /* The output's rate is the input's / stride; a header holds whole numbers only: nearest, half up. */
@@ -208,6 +209,6 @@ int run_file(run *r, run_result *f) {
             &(audio_info){.announced = f->about.announced, .steps = f->t_in, .odd_bytes = audio_about(a)->odd_bytes});
     if (cli_stopped && e) f->fatal = CLI_FAILED;
     audio_close(a);
-    f->wall_s = cli_now_s() - began;
+    f->wall_s = cli_now_s() - began - f->start_s;
     return e;
 }

@@ -56,6 +56,7 @@ static void report_json(const run *r, const run_result *f, int error) {
         json_object_set_new(j, "not_finite", json_integer(f->not_finite));
         json_object_set_new(j, "audio_s", json_real(audio_s(f)));
         json_object_set_new(j, "wall_s", json_real(f->wall_s));
+        json_object_set_new(j, "start_s", json_real(f->start_s));
         json_object_set_new(j, "real_time_factor", json_real(ratio(audio_s(f), f->wall_s)));
         json_object_set_new(j, "frames_per_s", json_real(ratio((double)f->frames, f->wall_s)));
     }

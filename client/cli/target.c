@@ -57,16 +57,18 @@ static int open_file(target *t, nct_why *why) {
     return refuse(why, "no temporary name is free beside it", EEXIST);
 }
 
+int target_is_stream(const char *path) {
+    struct stat st;
+    return !strcmp(path, "-") || (!stat(path, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode));
+}
+
 int target_open(target *t, const char *path, int live, nct_why *why) {
     struct stat st;
     *t = (target){.fd = -1, .stream = -1};
     int is_stdout = !strcmp(path, "-"), there = !is_stdout && !stat(path, &st);
     if (there && S_ISDIR(st.st_mode)) return refuse(why, "is a folder; -O takes folders", EISDIR);
-    if (is_stdout)
-        t->stream = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
-    else if (there && !S_ISREG(st.st_mode))
-        t->stream = open(path, O_WRONLY | O_CLOEXEC);
-    if (is_stdout || (there && !S_ISREG(st.st_mode))) {
+    if (target_is_stream(path)) {
+        t->stream = is_stdout ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3) : open(path, O_WRONLY | O_CLOEXEC);
         if (t->stream < 0) return refuse(why, "cannot be written", errno);
         if (isatty(t->stream)) {
             target_abort(t);

@@ -11,6 +11,7 @@ typedef struct {
     char *temporary; /* file: name so far; NULL: none (O_TMPFILE) */
 } target;
 
+int target_is_stream(const char *path); /* "-", or something there that is neither a file nor a folder */
 /* path "-": stdout. live: a stream gets the bytes at once instead of when whole. 0 or -errno with a sentence. */
 int target_open(target *t, const char *path, int live, nct_why *why);
 int target_finish(target *t, nct_why *why); /* 0 or -errno; nothing of a failed file stays */
