@@ -33,7 +33,7 @@ struct slot {
     void *workspace;
     size_t workspace_bytes;
     uint64_t t_launch_ns;
-    int32_t n_phases; /* the CPU backend's */
+    int32_t n_phases, n_workers; /* the CPU backend's */
     void *backend;
     /* set by engine_done(), any thread */
     slot *next_done;
