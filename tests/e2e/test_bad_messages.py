@@ -121,7 +121,7 @@ def test_another_number_of_parts(served, parts):
         c.send(*message)
         assert c.socket.poll(20000 * SLOW)
         answer = c.socket.recv_multipart()
-        assert answer[:-3] == message[:-3]
+        assert answer[:-3] == (message[:-3] if parts <= 7 else [])  # an envelope has at most 4 parts
         answer = wire.unpack(answer[-3:])
         assert (answer.h.kind, -answer.h.status) == (wire.ERROR, wire.EPROTO)
         assert "3" in answer.payload.decode() and str(parts) in answer.payload.decode()
