@@ -12,12 +12,6 @@
 
 #define TRACKED_MAX 4096 /* streams whose seqs are followed: the daemon's own bound */
 
-/* What is wanted: both names, a model with stream "", or both "" for everything. */
-typedef struct filter {
-    struct filter *next;
-    char model[WIRE_NAME_MAX + 1], stream[WIRE_NAME_MAX + 1];
-} filter;
-
 typedef struct track {
     struct track *next;
     char model[WIRE_NAME_MAX + 1], stream[WIRE_NAME_MAX + 1];
@@ -28,7 +22,6 @@ typedef struct track {
 struct nct_sub {
     pid_t pid;
     zlink *link;
-    filter *filters;
     track *tracks; /* the last one seen first */
     uint32_t n_tracks;
     int linger_ms;
@@ -51,37 +44,26 @@ static void sub_sync(nct_sub *s) {
     if (s->wake) wake_set(s->wake, zlink_events(s->link) & ZLINK_IN, INT64_MAX);
 }
 
-/* "m/s", "m/s/", "m/" or "" into a filter and the prefix to subscribe to. */
-static int filter_read(const char *topic, filter *ret, char ret_prefix[WIRE_TOPIC_MAX + 1]) {
+/* "m/s", "m/s/", "m/" or "" into the prefix to subscribe to. It ends with a slash, as a topic's names do: what begins
+ * with it and is a topic at all (take() looks) is exactly what was meant. */
+static int prefix_of(const char *topic, char ret[WIRE_TOPIC_MAX + 1]) {
     const char *slash = strchr(topic, '/');
     size_t model_len = slash ? (size_t)(slash - topic) : 0, len = slash ? strlen(slash + 1) : 0;
-    *ret = (filter){.next = NULL};
-    ret_prefix[0] = 0;
-    if (!*topic) return 0;
+    if (!*topic) return ret[0] = 0;
     if (len && slash[len] == '/') len--;
     if (!slash || !wire_name_ok(topic, model_len) || (slash[1] && !wire_name_ok(slash + 1, len))) return -EINVAL;
-    memcpy(ret->model, topic, model_len);
-    if (len) memcpy(ret->stream, slash + 1, len);
-    snprintf(ret_prefix, WIRE_TOPIC_MAX + 1, "%s/%s%s", ret->model, ret->stream, len ? "/" : "");
+    snprintf(ret, WIRE_TOPIC_MAX + 1, "%.*s/%.*s%s", (int)model_len, topic, (int)len, slash + 1, len ? "/" : "");
     return 0;
 }
 
 int nct_sub_add(nct_sub *s, const char *topic) {
     char prefix[WIRE_TOPIC_MAX + 1];
-    filter read;
     int error = sub_owned(s);
     if (error) return error;
-    if (!topic || filter_read(topic, &read, prefix))
+    if (!topic || prefix_of(topic, prefix))
         return sub_reason(s, -EINVAL, "a topic is \"model/stream\", \"model/\" or \"\" (names: A-Z a-z 0-9 . _ -)");
-    filter *f = malloc(sizeof *f);
-    if (!f) return sub_reason(s, -ENOMEM, "no memory for a topic");
-    if ((error = zlink_subscribe(s->link, prefix, strlen(prefix)))) {
-        free(f);
-        return sub_reason(s, error, "the subscription was not taken");
-    }
-    *f = read;
-    f->next = s->filters;
-    s->filters = f;
+    error = zlink_subscribe(s->link, prefix, strlen(prefix));
+    if (error) return sub_reason(s, error, "the subscription was not taken");
     sub_sync(s);
     return 0;
 }
@@ -104,13 +86,6 @@ int nct_sub_open(nct_sub **ret, const char *endpoint, const char *topic, const n
         return error;
     }
     *ret = s;
-    return 0;
-}
-
-static int is_wanted(const nct_sub *s, const char *model, const char *stream_name) {
-    for (const filter *f = s->filters; f; f = f->next)
-        if (!f->model[0] || (!strcmp(f->model, model) && (!f->stream[0] || !strcmp(f->stream, stream_name))))
-            return 1;
     return 0;
 }
 
@@ -146,7 +121,7 @@ static uint64_t missed(nct_sub *s, const char *model, const char *stream_name, c
     return gap;
 }
 
-/* One message: 0 and an answer, 1 not wanted, -EPROTO, -ENOMEM. */
+/* One message: 0 and an answer, 1 nothing to hand out, -EPROTO, -ENOMEM. */
 static int take(nct_sub *s, zlink_message *m, nct_answer *ret) {
     wire_header h;
     wire_why why = {"a message must have three parts"};
@@ -154,7 +129,7 @@ static int take(nct_sub *s, zlink_message *m, nct_answer *ret) {
     if (m->parts != 3 || wire_read(&h, zlink_part_data(&m->part[1]), zlink_part_bytes(&m->part[1]), &why) ||
         wire_topic_read(zlink_part_data(&m->part[0]), zlink_part_bytes(&m->part[0]), model, name, &why))
         return sub_reason(s, -EPROTO, why.text);
-    if (h.kind != WIRE_RESULT || !is_wanted(s, model, name)) return 1;
+    if (h.kind != WIRE_RESULT) return 1;
     if (!core_payload_fits(&h, zlink_part_bytes(&m->part[2])))
         return sub_reason(s, -EPROTO, "a result is not as long as its header says");
     nct_answer a = core_answer(&h);
@@ -217,10 +192,6 @@ void nct_sub_close(nct_sub *s) {
         zlink_abandon(s->link);
     else
         zlink_free(s->link, s->linger_ms);
-    for (filter *f; (f = s->filters);) {
-        s->filters = f->next;
-        free(f);
-    }
     for (track *t; (t = s->tracks);) {
         s->tracks = t->next;
         free(t);

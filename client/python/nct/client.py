@@ -1,0 +1,356 @@
+"""nct.Client and nct.Subscriber: nctd from Python, numpy in and out, over pyzmq. One thread at a time per object."""
+
+import collections
+import json
+import os
+import time
+
+import zmq
+
+from . import _wire as wire
+from ._array import dtype_name, from_payload, to_payload
+from ._link import check_endpoint, set_options
+from ._session import Control, Frame, Session
+from ._wire import NctError
+
+FACTS = "model stream request_id tag seq pos channels steps flags t_capture_ns t_answer_ns epoch generation queue_us compute_us"
+
+
+class Answer(collections.namedtuple("Answer", "y error closed missed last_seq " + FACTS)):
+    """What came for one frame. y: (C_out, T_out) or None; error: None or the NctError the daemon answered; closed: the
+    daemon ended the stream (no frame's answer); missed: Subscriber only, seqs of the stream missing before this one."""
+    __slots__ = ()
+
+    def value(self):
+        """y, or raises the error."""
+        if self.error is not None:
+            raise self.error
+        return self.y
+
+
+def _answer(h, topic, payload, tag=None, error=None, last_seq=None, missed=0):
+    model, stream = wire.names_of(topic)
+    facts = {k: getattr(h, k) for k in FACTS.split() if k not in ("model", "stream", "tag")}
+    a = Answer(y=None, error=error, closed=h.kind == wire.CLOSED, missed=missed, last_seq=last_seq, model=model,
+               stream=stream, tag=tag, **facts)
+    if error is None and h.kind == wire.RESULT:
+        try:
+            return a._replace(y=from_payload(payload, h))
+        except NctError as e:
+            error = e
+    if error is not None:
+        a = a._replace(error=error)
+        error.answer = a
+    return a
+
+
+def _deadline(timeout):
+    return None if timeout is None else time.monotonic() + timeout
+
+
+class Client:
+    """A session with nctd.
+
+        with nct.Client("ipc:///run/nctd/ingest.sock") as c:
+            y = c.call(x, model="default", stream="mic")      # x (C_in, T) -> y (C_out, T_out)
+
+    timeout: seconds for connecting, for a place in the window, and for an answer. ping: silence while waiting before a
+    PING, and again before the connection is given up. resend: after a cut, frames of frame-mode models without an answer
+    are sent again (each answer is handed out once); stream-mode frames never are, they end with ESTALE. linger: longest
+    wait at close() for bytes not written yet. curve: (server key, public key, secret key), Z85.
+
+    It keeps the daemon's window: send() waits for a place, or raises NctError EAGAIN with block=False; it never queues
+    more. In a forked child every call raises NctError EINVAL: open a new Client there."""
+
+    def __init__(self, endpoint="ipc:///run/nctd/ingest.sock", *, timeout=5.0, ping=2.0, resend=True, linger=1.0,
+                 name="python", curve=None):
+        if not timeout > 0 or not ping > 0 or not 0 <= linger <= 60:
+            raise ValueError(f"timeout {timeout} and ping {ping} are seconds above 0, linger {linger} is 0..60")
+        self._timeout, self._linger, self._pid = timeout, linger, os.getpid()
+        self._s = Session(endpoint, name, ping, resend, curve)
+        self._next_seq = {}
+        try:
+            self._open()
+        except BaseException:
+            self._linger = 0
+            self.close()
+            raise
+
+    def _open(self):
+        deadline = _deadline(self._timeout)
+        while True:
+            self._s.turn()
+            if self._s.phase == "live":
+                return
+            if self._s.refusal:
+                raise self._s.refusal
+            if not self._s.wait(deadline):
+                how = "connected, but no WELCOME" if self._s.link.connected else "no daemon answered"
+                raise NctError("ETIMEDOUT", f"{how} at {self._s.link.endpoint} within {self._timeout} s")
+
+    def _own(self):
+        if self._s is None:
+            raise NctError("EBADF", "this Client is closed")
+        if os.getpid() != self._pid:
+            raise NctError("EINVAL", f"this Client was opened by process {self._pid}; in a forked child open a new one")
+        return self._s
+
+    def close(self):
+        s, self._s = self._s, None
+        if s is not None and os.getpid() == self._pid:
+            s.link.close(int(self._linger * 1000))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    # ---- what the daemon says ----
+
+    @property
+    def welcome(self):
+        """WELCOME's JSON: version, models, backend, limits, ledger."""
+        return self._own().welcome
+
+    @property
+    def models(self):
+        return list(self._own().models)
+
+    @property
+    def session(self):
+        return self._own().id
+
+    @property
+    def window(self):
+        """Frames to keep in flight, as of the last answer."""
+        return self._own().window
+
+    @property
+    def in_flight(self):
+        return len(self._own().flight)
+
+    @property
+    def reconnects(self):
+        return self._own().reconnects
+
+    # ---- frames ----
+
+    def _frame(self, x, model, stream, *, layout=None, want=None, flags=0, seq=None, pos=0, ttl=0.0, t_capture_ns=0, epoch=0,
+               given=None, tag=None):
+        s = self._own()
+        topic = wire.topic_of(model, stream)
+        facts = s.models.get(model, {})
+        payload, number, c, t, interleaved = to_payload(x, facts.get("in_channels"), layout)
+        if given is not None:
+            payload += b"".join(wire.struct.pack("<3d", *row) for row in given)
+            flags |= wire.GIVEN
+        limit = s.welcome.get("limits", {}).get("max_frame_bytes")
+        if limit and len(payload) > limit:
+            raise NctError("EMSGSIZE", f"the frame has {len(payload)} bytes, max_frame_bytes is {limit}")
+        fields = dict(dtype=number, want=wire.DTYPES[dtype_name(want)] if want is not None else 0, channels=c, steps=t,
+                      seq=self._next_seq.get(topic, 0) if seq is None else seq,
+                      flags=flags | (wire.INTERLEAVED if interleaved else 0), pos=pos, epoch=epoch,
+                      ttl_us=int(round(ttl * 1e6)), t_capture_ns=t_capture_ns)
+        return Frame(fields, topic, payload, tag, facts.get("mode") == "stream")
+
+    def _admit(self, f, deadline, block):
+        s = self._s
+        while True:
+            s.turn()
+            if len(s.ready) >= 64:
+                raise NctError("EAGAIN", f"{len(s.ready)} answers wait to be taken: call recv()")
+            number = s.admit(f) if s.place() else None
+            if number is not None:
+                self._next_seq[f.topic] = (f.fields["seq"] + 1) % 2**64
+                return number
+            if not block:
+                raise NctError("EAGAIN", f"{len(s.flight)} frames are in flight, the window is {s.window}"
+                               if s.phase == "live" else f"there is no session with {s.link.endpoint} at the moment")
+            if not s.wait(deadline):
+                raise NctError("ETIMEDOUT", f"no place in the window: {len(s.flight)} frames in flight of {s.window}"
+                               if s.phase == "live" else f"there is no session with {s.link.endpoint} at the moment")
+
+    def send(self, x, model="default", stream="python", *, block=True, **options):
+        """Sends one frame, -> its request id. x: (C_in, T), or (T, C_in) with layout="TC"; float32, float16, bfloat16 and
+        float64 as they are, int16 and int32 as x/2^15 and x/2^31. The data is copied. Options:
+
+        layout: "CT" or "TC"; want: the result's dtype (f32, f16, bf16); flags: NO_REPLY, NO_PUBLISH, GAP, INNER_LEFT,
+        INNER_RIGHT, OBSERVE; seq: None counts on from the stream's last one; pos: first step on the stream's axis; ttl:
+        seconds in the daemon's queue; t_capture_ns: Unix time of the first step; epoch: must match, 0: any; given: rows
+        (count, mean, M2), one a group; tag: handed back in the answer."""
+        return self._admit(self._frame(x, model, stream, **options), _deadline(self._timeout), block)
+
+    def _take(self, number=None):
+        for i, a in enumerate(self._s.ready):
+            if number is None or a.header.request_id == number:
+                del self._s.ready[i]
+                return _answer(*a)
+        return None
+
+    def recv(self, timeout=-1):
+        """The next Answer of any stream, in the order of arrival; look at its .error. timeout: seconds, None: no limit,
+        -1: the Client's. NctError ETIMEDOUT, or ENOENT: nothing is in flight, so nothing would come."""
+        s = self._own()
+        deadline = _deadline(self._timeout if timeout == -1 else timeout)
+        while True:
+            answer = self._take()
+            if answer is None:
+                s.turn()
+                answer = self._take()
+            if answer is not None:
+                return answer
+            if not any(not f.forgotten for f in s.flight.values()):
+                raise NctError("ENOENT", "nothing is in flight: no answer would come")
+            if not s.wait(deadline):
+                raise NctError("ETIMEDOUT", f"no answer in time; {len(s.flight)} frames in flight")
+
+    def call(self, x, model="default", stream="python", *, timeout=None, **options):
+        """Sends one frame and waits for its answer, -> y (C_out, T_out). Raises the daemon's error, or ETIMEDOUT: then the
+        frame is forgotten, and a late answer is not taken for another's. Options as send()'s."""
+        s = self._own()
+        deadline = _deadline(self._timeout if timeout is None else timeout)
+        number = self._admit(self._frame(x, model, stream, **options), deadline, True)
+        try:
+            while True:
+                s.turn()
+                answer = self._take(number)
+                if answer is not None:
+                    return answer.value()
+                if not s.wait(deadline):
+                    raise NctError("ETIMEDOUT", "no answer in time")
+        finally:
+            s.forget(number)  # an interrupted call, too, leaves nobody waiting
+
+    def map(self, frames, model="default", stream="python", **options):
+        """Keeps the window full with the arrays of `frames`, yields their y in the same order. Raises on the first error.
+        No other answer may be on its way."""
+        waiting, done = collections.deque(), {}
+        source, more = iter(frames), True
+        while more or waiting:
+            while more and len(waiting) < max(self.window, 1):
+                try:
+                    x = next(source)
+                except StopIteration:
+                    more = False
+                    break
+                waiting.append(self.send(x, model, stream, **options))
+            while waiting and waiting[0] in done:
+                yield done.pop(waiting.popleft())
+            if waiting:
+                answer = self.recv()
+                done[answer.request_id] = answer.value()
+
+    def forget(self, request_id):
+        """Nobody waits for this answer any more. False: it is not in flight."""
+        return self._own().forget(request_id) or self._take(request_id) is not None
+
+    # ---- streams ----
+
+    def _ask(self, kind, topic, payload, timeout):
+        s = self._own()
+        s.control = c = Control(s._new_id(), kind, topic, payload)
+        deadline = _deadline(timeout)
+        try:
+            while not c.done:
+                s.turn()
+                if not c.done and not s.wait(deadline):
+                    raise NctError("ETIMEDOUT", "no answer in time")
+        finally:
+            s.control = None
+        if c.error:
+            raise c.error
+        return c.header
+
+    def open_stream(self, stream, facts=None, model="default"):
+        """Declares a stream's facts ({"sample_rate": 48000, "channels": [...], "unit": "Pa"}), -> its epoch. They are sent
+        again after a reconnect."""
+        topic = wire.topic_of(model, stream)
+        payload = json.dumps(facts).encode() if facts else b""
+        epoch = self._ask(wire.OPEN, topic, payload, self._timeout).epoch
+        self._s.facts[topic] = payload
+        self._s.stale.discard(topic)
+        self._s.last_seq.pop(topic, None)
+        self._next_seq.pop(topic, None)  # a new epoch counts from 0
+        return epoch
+
+    def close_stream(self, stream, model="default"):
+        """The daemon answers what is queued (a last result of a stream-mode model waits for recv()) and ends the stream."""
+        topic = wire.topic_of(model, stream)
+        try:
+            self._ask(wire.CLOSE, topic, b"", self._timeout)
+        finally:
+            for of in (self._s.facts, self._s.last_seq, self._next_seq):
+                of.pop(topic, None)
+            self._s.stale.discard(topic)
+
+    def ping(self, timeout=None):
+        """Seconds from PING to PONG."""
+        began = time.monotonic()
+        self._ask(wire.PING, b"", b"", self._timeout if timeout is None else timeout)
+        return time.monotonic() - began
+
+
+class Subscriber:
+    """Published results. topics: "model/stream" (exactly that one), "model/" (all of a model), "" (everything). Results that
+    a slow reader loses are dropped by the daemon, which cannot count them: Answer.missed shows them by seq."""
+
+    def __init__(self, endpoint="ipc:///run/nctd/publish.sock", topics=("",), *, curve=None):
+        check_endpoint(endpoint)
+        self._pid, self._seen = os.getpid(), {}
+        self._wanted = [self._topic(t) for t in ([topics] if isinstance(topics, str) else topics)]
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.SUB)
+        set_options(self._socket, curve)
+        self._socket.rcvhwm = 256
+        self._socket.connect(endpoint)
+        for prefix in self._wanted:
+            self._socket.subscribe(prefix)
+
+    @staticmethod
+    def _topic(topic):
+        model, slash, stream = topic.partition("/")
+        stream = stream[:-1] if stream.endswith("/") else stream
+        if not topic:
+            return b""
+        if not slash or not wire.NAME.fullmatch(model) or stream and not wire.NAME.fullmatch(stream):
+            raise ValueError(f'topic {topic!r} is not "model/stream", "model/" or ""')
+        return f"{model}/{stream}/".encode() if stream else f"{model}/".encode()
+
+    def recv(self, timeout=None):
+        """The next Answer, or NctError ETIMEDOUT; EPROTO: what came is not this protocol, call again."""
+        if self._socket is None or os.getpid() != self._pid:
+            raise NctError("EINVAL", "this Subscriber is closed, or belongs to the parent process")
+        deadline = _deadline(timeout)
+        while True:
+            left = None if deadline is None else max(0, int((deadline - time.monotonic()) * 1000 + 0.999))
+            if not self._socket.poll(left):
+                raise NctError("ETIMEDOUT", "no result in time")
+            topic, h, payload = wire.unpack(self._socket.recv_multipart())
+            if not wire.TOPIC.fullmatch(topic):
+                raise NctError("EPROTO", f"{topic[:80]!r} is no topic")
+            if h.kind == wire.RESULT:  # a subscription that ends with a slash is a whole name: a prefix match is exact
+                return _answer(h._replace(request_id=0), topic, payload, missed=self._missed(topic, h))
+
+    def _missed(self, topic, h):
+        epoch, seq = self._seen.pop(topic, (0, 0))
+        self._seen[topic] = h.epoch, h.seq
+        if len(self._seen) > 4096:
+            del self._seen[next(iter(self._seen))]  # unseen for longest
+        return h.seq - seq - 1 if epoch == h.epoch and epoch and h.seq > seq else 0
+
+    def close(self):
+        if self._socket is not None and os.getpid() == self._pid:
+            self._socket.close(linger=0)
+            self._context.term()
+        self._socket = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __iter__(self):
+        while True:
+            yield self.recv()
