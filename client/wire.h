@@ -49,9 +49,18 @@
 #define WIRE_KINDS(XX)                                                                                               \
     XX(1, HELLO, 1, 0)                                                                                               \
     XX(2, WELCOME, 0, 1)                                                                                             \
-    XX(3, OPEN, 1, 0) XX(4, OPENED, 0, 1) XX(5, FRAME, 1, 0) XX(6, RESULT, 0, 1) XX(7, ERROR, 0, 1)                  \
-        XX(8, CLOSE, 1, 0) XX(9, CLOSED, 0, 1) XX(10, PING, 1, 0) XX(11, PONG, 0, 1) XX(12, GOAWAY, 0, 1)            \
-            XX(13, RESUME, 0, 0) XX(14, RESUMED, 0, 0)
+    XX(3, OPEN, 1, 0)                                                                                                \
+    XX(4, OPENED, 0, 1)                                                                                              \
+    XX(5, FRAME, 1, 0)                                                                                               \
+    XX(6, RESULT, 0, 1)                                                                                              \
+    XX(7, ERROR, 0, 1)                                                                                               \
+    XX(8, CLOSE, 1, 0)                                                                                               \
+    XX(9, CLOSED, 0, 1)                                                                                              \
+    XX(10, PING, 1, 0)                                                                                               \
+    XX(11, PONG, 0, 1)                                                                                               \
+    XX(12, GOAWAY, 0, 1)                                                                                             \
+    XX(13, RESUME, 0, 0)                                                                                             \
+    XX(14, RESUMED, 0, 0)
 typedef enum {
 #define XX(number, name, c, d) WIRE_##name = number,
     WIRE_KINDS(XX)

@@ -8,7 +8,9 @@ nct.torch (which needs PyTorch) is imported by itself."""
 
 from ._wire import (CPU_FALLBACK, GAP, GAP_SEEN, INNER_LEFT, INNER_RIGHT, LAST, NO_PUBLISH, NO_REPLY, OBSERVE, RESENT,
                     NctError)
-from .client import Answer, Client, Subscriber
+from ._answer import Answer
+from .client import Client
+from .subscriber import Subscriber
 
 __version__ = "0.1.0"
 __all__ = ["Answer", "Client", "NctError", "Subscriber", "NO_REPLY", "RESENT", "GAP_SEEN", "CPU_FALLBACK", "LAST",
