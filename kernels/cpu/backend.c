@@ -53,16 +53,23 @@ static size_t part_bytes(int64_t floats) {
 }
 
 static int memory_take(nct_layer *l, cpu_layer *c, nct_why *why) {
-    size_t weight = part_bytes(c->plan.group_floats * c->plan.groups), row = part_bytes(l->p.out_channels);
-    size_t bytes = weight + 3 * row + 2 * part_bytes(c->plan.slice_taps);
+    const cpu_plan *plan = &c->plan;
+    int64_t wide = round_up(plan->co, 2 * (int64_t)c->ops->lanes) * plan->ci * plan->taps;
+    size_t weight = part_bytes(plan->group_floats * plan->groups), row = part_bytes(l->p.out_channels);
+    size_t shorts = plan->co >= c->ops->lanes ? part_bytes(wide * plan->groups) : 0;
+    size_t off = part_bytes(plan->slice_taps), bytes = weight + shorts + 3 * row + 3 * off;
     c->memory = l->at.alloc ? l->at.alloc(l->at.ctx, bytes) : aligned_alloc(CPU_ALIGN, bytes);
     if (!c->memory) return why_set(why, -ENOMEM, "no memory for %zu bytes of packed weights", bytes);
-    c->weight = c->memory;
-    c->bias = c->weight + weight / sizeof(float);
-    c->gamma = c->bias + row / sizeof(float);
-    c->beta = c->gamma + row / sizeof(float);
-    c->off = (int32_t *)(void *)(c->beta + row / sizeof(float));
-    c->off_row = c->off + part_bytes(c->plan.slice_taps) / sizeof(int32_t);
+    char *at = c->memory;
+    c->weight = (float *)(void *)at;
+    c->weight_short = shorts ? (float *)(void *)(at += weight) : NULL;
+    at += shorts ? shorts : weight;
+    c->bias = (float *)(void *)at;
+    c->gamma = (float *)(void *)(at + row);
+    c->beta = (float *)(void *)(at + 2 * row);
+    c->off = (int32_t *)(void *)(at += 3 * row);
+    c->off_row = (int32_t *)(void *)(at + off);
+    c->off_short = (int32_t *)(void *)(at + 2 * off);
     return 0;
 }
 
@@ -73,6 +80,8 @@ static int layer_new(nct_layer *l, const nct_weights *w, void *stream, nct_why *
     int err = variant_choose(l->at.force, &c->ops, why);
     if (err) goto fail_variant;
     cpu_plan_init(&c->plan, &l->p);
+    c->shorts = c->plan;
+    cpu_plan_short(&c->shorts);
     err = memory_take(l, c, why);
     if (err) goto fail_memory;
     cpu_pack(c, &l->p, w);

@@ -15,6 +15,8 @@ typedef struct {
     const float *bias; /* with the last slice, else NULL */
 } tile_args;
 
+enum { AHEAD = 64 * CPU_ROWS }; /* weights are read once a call, in one stream over the calls of a slice */
+
 INLINE void tile_kernel(const int rows, const int cols, const tile_args *a) {
     vf acc[CPU_ROWS][COLS];
 #pragma GCC unroll 8
@@ -25,6 +27,7 @@ INLINE void tile_kernel(const int rows, const int cols, const tile_args *a) {
     for (int32_t c = 0; c < a->n_ci; c++, x_row += a->x_pitch)
         for (int32_t k = 0; k < a->n_k; k++, w += CPU_ROWS) {
             const float *x = x_row + a->off[k];
+            __builtin_prefetch(w + AHEAD);
             vf xv[COLS];
 #pragma GCC unroll 8
             for (int v = 0; v < cols; v++) xv[v] = load(x + v * LANES);
@@ -72,16 +75,15 @@ static void (*const kernels[COLS][CPU_ROWS])(const tile_args *) = {
 #undef ROW
 
 /* All of a tile's channels with one staged slice. */
-static void slice_run(
-    const cpu_layer *c, tile_args *a, const float *w_group, int64_t first, int32_t lo, int32_t hi, int32_t n) {
+static void slice_run(tile_args *a, const float *w_slice, int32_t lo, int32_t hi, int32_t n) {
     const float *x = a->x, *part = a->part, *bias = a->bias;
     float *y = a->y;
-    int64_t block_floats = (int64_t)CPU_ROWS * c->plan.ci * c->plan.taps;
+    int64_t block_floats = (int64_t)CPU_ROWS * a->n_ci * a->n_k;
     int32_t vectors = (n + LANES - 1) / LANES;
     for (int32_t co = lo, rows; co < hi; co += rows) {
         int32_t row0 = co % CPU_ROWS;
         rows = CPU_ROWS - row0 < hi - co ? CPU_ROWS - row0 : hi - co;
-        a->w = w_group + co / CPU_ROWS * block_floats + first * CPU_ROWS + row0;
+        a->w = w_slice + co / CPU_ROWS * block_floats + row0;
         a->bias = bias ? bias + (co - lo) : NULL;
         for (int32_t v = 0; v < vectors; v += COLS) {
             int32_t cols = vectors - v < COLS ? vectors - v : COLS;
@@ -93,10 +95,15 @@ static void slice_run(
     }
 }
 
+static int32_t round_up_lanes(int32_t n) {
+    return (n + LANES - 1) / LANES * LANES;
+}
+
 static void conv_tile(const cpu_layer *c, const cpu_source *src, int32_t group, int32_t lo, int32_t hi, int64_t t0,
     int32_t n, cpu_target dst, float *x_tile, float *part) {
     const cpu_plan *plan = &c->plan;
     const float *w_group = c->weight + group * plan->group_floats;
+    int64_t blocks = ceil_div(plan->co, CPU_ROWS);
     int direct = dst.slack || n % LANES == 0;
     for (int32_t i = 0; i < plan->n_slices; i++) {
         cpu_slice s = cpu_slice_at(plan, i);
@@ -109,7 +116,7 @@ static void conv_tile(const cpu_layer *c, const cpu_source *src, int32_t group, 
             a.x_pitch = src->pitch;
             a.off = c->off_row;
         } else {
-            slice_stage(plan, src, channel, &s, t0, x_tile);
+            slice_stage(plan, src, channel, &s, t0, round_up_lanes(n), x_tile);
         }
         a.part = i > 0 ? part : NULL;
         a.part_pitch = a.y_pitch = plan->tile;
@@ -121,7 +128,7 @@ static void conv_tile(const cpu_layer *c, const cpu_source *src, int32_t group, 
                 a.y_pitch = dst.pitch;
             }
         }
-        slice_run(c, &a, w_group, s.first, lo, hi, n);
+        slice_run(&a, w_group + s.first * blocks * CPU_ROWS, lo, hi, n);
     }
     for (int32_t r = 0; !direct && r < hi - lo; r++)
         memcpy(dst.y + r * dst.pitch, part + (int64_t)r * plan->tile, (size_t)n * sizeof(float));

@@ -13,6 +13,8 @@ enum {
     CPU_LEAF = 1024,          /* steps of one channel in a leaf of the statistics */
     CPU_ROWS = 6,             /* output channels of a packed block of weights */
     CPU_UNIT_BYTES = 1 << 20, /* raw outputs a worker holds at once: half of a 2 MB L2 */
+    CPU_SHORT = 32,           /* frames of up to so many outputs are vectorised over the channels */
+    CPU_SHORT_FRAMES = 8,     /* of them share one pass over the weights */
     CPU_ALIGN = 256,
 };
 
@@ -24,7 +26,7 @@ typedef struct {
     int32_t n_slices, tap_slices;        /* in all; along the taps */
     int32_t tile;                        /* outputs of a tile, a multiple of 64 */
     int32_t segments, seg_len, seg_step; /* segment q starts q * seg_step after the tile's first x, stride `stride` */
-    int32_t pitch, seg_need; /* floats of a channel; of a segment that are ever read */
+    int32_t pitch, seg_need;             /* floats of a channel; of a segment that are ever read */
     int64_t group_floats; /* packed weights of a conv group: blocks of CPU_ROWS channels, [ci][tap][row] by slices */
 } cpu_plan;
 
@@ -35,10 +37,12 @@ typedef struct {
 
 typedef struct cpu_ops cpu_ops;
 typedef struct {
-    cpu_plan plan;
+    cpu_plan plan, shorts; /* the same slices; tiles of CPU_SHORT outputs */
     const cpu_ops *ops;
     void *memory; /* one allocation; below are its parts */
     float *weight, *bias, *gamma, *beta;
+    float *weight_short; /* blocks of 2 vectors of channels; NULL when a conv group has less than a vector */
+    int32_t *off_short;
     int32_t *off, *off_row; /* slice_taps of each: tap k in a staged tile, in a row of x itself */
 } cpu_layer;
 
@@ -56,6 +60,18 @@ typedef struct {
     int slack;
 } cpu_target;
 
+typedef struct {
+    double mean, m2;
+} cpu_leaf;
+
+/* A frame of the channels-as-lanes form: all of its t_out outputs. leaf: of channel lo, or NULL. */
+typedef struct {
+    cpu_source src;
+    int32_t t_out;
+    cpu_target dst;
+    cpu_leaf *leaf;
+} cpu_short;
+
 /* ((y - mean_hi) - mean_lo) * rstd * gamma + beta, activated and stored as `dtype`. norm 0: y is stored as it is.
  * guard: y that is not finite gives NaN (with statistics that did not see it). */
 typedef struct {
@@ -66,11 +82,16 @@ typedef struct {
 /* One row a variant: everything that touches many floats. The files ops_*.c are one source in three widths. */
 struct cpu_ops {
     const char *name;
+    int32_t lanes;
     int (*supported)(void);
     /* Outputs t0 .. t0+n-1 (n <= plan.tile) of channels lo .. hi-1 of a conv group, bias added. x_tile holds
      * cpu_x_tile_floats(), part cpu_part_floats(). */
     void (*conv)(const cpu_layer *c, const cpu_source *src, int32_t group, int32_t lo, int32_t hi, int64_t t0,
         int32_t n, cpu_target dst, float *x_tile, float *part);
+    /* Outputs and leaves of channels lo .. hi-1 of a conv group, of up to CPU_SHORT_FRAMES frames, the bits of conv()
+     * and leaf(). x_tile holds cpu_short_x_floats(), part cpu_short_part_floats(). */
+    void (*conv_short)(const cpu_layer *c, const cpu_short *frames, int32_t n_frames, int32_t group, int32_t lo,
+        int32_t hi, float *x_tile, float *part);
     /* Mean and sum of squares about it, of n <= CPU_LEAF values: corrected two-pass about the first. */
     void (*leaf)(const float *y, int32_t n, double *ret_mean, double *ret_m2);
     /* Row of n; dst may be y itself when dtype is F32. */
@@ -80,9 +101,11 @@ extern const cpu_ops cpu_ops_avx512, cpu_ops_avx2, cpu_ops_portable;
 
 /* plan.c */
 void cpu_plan_init(cpu_plan *plan, const nct_params *p);
+void cpu_plan_short(cpu_plan *plan);
 cpu_slice cpu_slice_at(const cpu_plan *plan, int32_t i);
 int64_t cpu_x_tile_floats(const cpu_plan *plan);
 int64_t cpu_part_floats(const cpu_plan *plan);
+int64_t cpu_short_part_floats(const cpu_plan *plan, int32_t lanes);
 /* pack.c: values of a (possibly absent) tensor as f32, and the weights in the order that the kernels read. */
 void cpu_pack(cpu_layer *c, const nct_params *p, const nct_weights *w);
 

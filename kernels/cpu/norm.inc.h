@@ -5,7 +5,7 @@
 
 enum { SUMS = 64, VECTORS = SUMS / LANES };
 
-INLINE double sums_fold(vf *sum) {
+INLINE float sums_fold(vf *sum) {
     float lane[SUMS];
     for (int v = 0; v < VECTORS; v++) store(lane + v * LANES, sum[v]);
     for (int half = SUMS / 2; half > 0; half /= 2)
@@ -31,7 +31,7 @@ static void leaf(const float *y, int32_t n, double *ret_mean, double *ret_m2) {
         tail_load(tail, y + whole, n - whole, y[0]);
         for (int v = 0; v < VECTORS; v++) sum[v] += tail[v] - shift;
     }
-    float p = y[0] + (float)(sums_fold(sum) / n); /* about the first value: a constant leaf has exactly its value */
+    float p = y[0] + sums_fold(sum) / (float)n; /* about the first value: a constant leaf has exactly its value */
     shift = splat(p);
     for (int v = 0; v < VECTORS; v++) sum[v] = (vf){0};
     for (int32_t i = 0; i < whole; i += SUMS)

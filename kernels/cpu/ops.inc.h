@@ -4,9 +4,10 @@
 #include "conv.inc.h"
 #include "act.inc.h"
 #include "norm.inc.h"
+#include "short.inc.h"
 
 static int supported(void) {
     return OPS_SUPPORTED;
 }
 
-const cpu_ops OPS = {OPS_NAME, supported, conv_tile, leaf, apply};
+const cpu_ops OPS = {OPS_NAME, LANES, supported, conv_tile, conv_short, leaf, apply};

@@ -4,6 +4,7 @@
     #include <immintrin.h>
     #define LANES        8
     #define COLS         2
+    #define SHORT_COLS   6
     #define FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
     #define HALF(h)      _cvtsh_ss(h)
     #define TO_HALF(f)   _cvtss_sh(f, _MM_FROUND_TO_NEAREST_INT)

@@ -4,6 +4,7 @@
     #include <immintrin.h>
     #define LANES        16
     #define COLS         4
+    #define SHORT_COLS   8
     #define FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
     #define HALF(h)      _cvtsh_ss(h)
     #define TO_HALF(f)   _cvtss_sh(f, _MM_FROUND_TO_NEAREST_INT)

@@ -8,6 +8,7 @@
 #endif
 #define LANES         4
 #define COLS          2
+#define SHORT_COLS    6
 #define OPS           cpu_ops_portable
 #define OPS_NAME      "portable"
 #define OPS_SUPPORTED 1

@@ -35,35 +35,44 @@ static float value_at(const nct_tensor *t, int64_t i, float absent) {
     }
 }
 
-static void block_pack(const cpu_plan *plan, const nct_tensor *t, int32_t group, int32_t block, float *out) {
+/* [slice][block of `rows` channels][ci][tap][row]: the order in which a tile reads them. */
+static void group_pack(const cpu_plan *plan, const nct_tensor *t, int32_t group, int32_t rows, float *out) {
     for (int32_t i = 0; i < plan->n_slices; i++) {
         cpu_slice s = cpu_slice_at(plan, i);
-        for (int32_t c = s.ci0; c < s.ci0 + s.n_ci; c++)
-            for (int32_t k = s.k0; k < s.k0 + s.n_k; k++)
-                for (int32_t r = 0; r < CPU_ROWS; r++) {
-                    int32_t co = block * CPU_ROWS + r;
-                    int64_t at = ((int64_t)group * plan->co + co) * plan->ci * plan->taps;
-                    *out++ = co < plan->co ? value_at(t, at + (int64_t)c * plan->taps + k, 0) : 0;
-                }
+        for (int32_t block = 0; block < ceil_div(plan->co, rows); block++)
+            for (int32_t j = 0; j < s.n_ci * s.n_k * rows; j++) {
+                int32_t co = block * rows + j % rows, product = j / rows;
+                int64_t at = ((int64_t)group * plan->co + co) * plan->ci * plan->taps;
+                at += (int64_t)(s.ci0 + product / s.n_k) * plan->taps + s.k0 + product % s.n_k;
+                *out++ = co < plan->co ? value_at(t, at, 0) : 0;
+            }
+    }
+}
+
+/* Where tap k of the first output of a staged tile stands. */
+static void offsets_fill(const cpu_plan *plan, int32_t *off) {
+    for (int32_t k = 0; k < plan->slice_taps; k++) {
+        int64_t at = (int64_t)k * plan->dilation;
+        off[k] = plan->seg_step == 1 && plan->segments == plan->stride
+                     ? (int32_t)(at % plan->stride * plan->seg_len + at / plan->stride)
+                     : k * plan->seg_len;
     }
 }
 
 void cpu_pack(cpu_layer *c, const nct_params *p, const nct_weights *w) {
     const cpu_plan *plan = &c->plan;
-    int64_t block_floats = (int64_t)CPU_ROWS * plan->ci * plan->taps;
-    for (int32_t g = 0; g < plan->groups; g++)
-        for (int32_t b = 0; b < ceil_div(plan->co, CPU_ROWS); b++)
-            block_pack(plan, &w->weight, g, b, c->weight + g * plan->group_floats + b * block_floats);
+    int32_t wide = 2 * c->ops->lanes;
+    int64_t wide_floats = round_up(plan->co, wide) * plan->ci * plan->taps;
+    for (int32_t g = 0; g < plan->groups; g++) {
+        group_pack(plan, &w->weight, g, CPU_ROWS, c->weight + g * plan->group_floats);
+        if (c->weight_short) group_pack(plan, &w->weight, g, wide, c->weight_short + g * wide_floats);
+    }
     for (int32_t i = 0; i < p->out_channels; i++) {
         c->bias[i] = value_at(&w->bias, i, 0);
         c->gamma[i] = value_at(&w->gamma, i, 1);
         c->beta[i] = value_at(&w->beta, i, 0);
     }
-    for (int32_t k = 0; k < plan->slice_taps; k++) {
-        int64_t at = (int64_t)k * plan->dilation;
-        c->off_row[k] = (int32_t)at;
-        c->off[k] = plan->seg_step == 1 && plan->segments == plan->stride
-                        ? (int32_t)(at % plan->stride * plan->seg_len + at / plan->stride)
-                        : k * plan->seg_len;
-    }
+    offsets_fill(plan, c->off);
+    offsets_fill(&c->shorts, c->off_short);
+    for (int32_t k = 0; k < plan->slice_taps; k++) c->off_row[k] = k * plan->dilation;
 }

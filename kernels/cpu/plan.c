@@ -79,3 +79,11 @@ int64_t cpu_x_tile_floats(const cpu_plan *plan) {
 int64_t cpu_part_floats(const cpu_plan *plan) {
     return round_up((int64_t)plan->co * plan->tile, CPU_ALIGN / sizeof(float));
 }
+
+void cpu_plan_short(cpu_plan *plan) {
+    tile_init(plan, CPU_SHORT);
+}
+
+int64_t cpu_short_part_floats(const cpu_plan *plan, int32_t lanes) {
+    return CPU_SHORT_FRAMES * CPU_SHORT * round_up(plan->co, 2 * (int64_t)lanes);
+}

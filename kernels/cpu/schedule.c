@@ -13,12 +13,17 @@
 enum { RECOMPUTE_PRODUCTS = 16, STAGE_WORTH = 48 };
 
 typedef struct {
-    size_t norm, leaf, worker, raw, x_tile, worker_bytes, total;
+    size_t norm, leaf, worker, raw, x_tile, part, worker_bytes, total;
 } layout;
 
+static int64_t most(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+/* Of one worker: a share of a frame that stays in L2, or short frames. */
 static int64_t raw_floats_of(const nct_params *p, int64_t max_t) {
-    int64_t all = p->out_channels * round_up(max_t, 64), most = CPU_UNIT_BYTES / (int64_t)sizeof(float);
-    return all < most ? all : most;
+    int64_t all = p->out_channels * round_up(max_t, 64), l2 = CPU_UNIT_BYTES / (int64_t)sizeof(float);
+    return all < l2 ? all : l2;
 }
 
 static layout layout_of(const nct_layer *l, int64_t n_frames, int64_t max_t, int64_t sum_t, int64_t n_workers) {
@@ -30,9 +35,15 @@ static layout layout_of(const nct_layer *l, int64_t n_frames, int64_t max_t, int
     at.worker =
         at.leaf + (size_t)round_up((int64_t)blocks * l->p.out_channels * (int64_t)sizeof(cpu_leaf), CPU_ALIGN);
     at.raw = 0;
-    at.x_tile = (size_t)round_up(raw_floats_of(&l->p, max_t) * (int64_t)sizeof(float), CPU_ALIGN);
-    size_t tile = (size_t)cpu_x_tile_floats(&c->plan) * sizeof(float);
-    at.worker_bytes = at.x_tile + tile + (size_t)cpu_part_floats(&c->plan) * sizeof(float);
+    int64_t raw = raw_floats_of(&l->p, max_t), tile = cpu_x_tile_floats(&c->plan), part = cpu_part_floats(&c->plan);
+    if (c->weight_short) {
+        raw = most(raw, (int64_t)CPU_SHORT_FRAMES * CPU_SHORT * l->p.out_channels);
+        tile = most(tile, CPU_SHORT_FRAMES * cpu_x_tile_floats(&c->shorts));
+        part = most(part, cpu_short_part_floats(&c->shorts, c->ops->lanes));
+    }
+    at.x_tile = (size_t)round_up(raw * (int64_t)sizeof(float), CPU_ALIGN);
+    at.part = at.x_tile + (size_t)tile * sizeof(float);
+    at.worker_bytes = at.part + (size_t)round_up(part * (int64_t)sizeof(float), CPU_ALIGN);
     at.total = at.worker + at.worker_bytes * (size_t)n_workers;
     return at;
 }
@@ -54,12 +65,14 @@ static layout layout_of_job(const nct_layer *l, const nct_job *job, int32_t n_wo
 
 static frame_kind kind_of(const cpu_run *r, const nct_frame *f) {
     const nct_params *p = &r->l->p;
-    int64_t row = round_up(f->t_out, 64), most = r->raw_floats / row / r->group_co * r->group_co;
-    if (!r->stats || most == 0) return IN_BLOCKS;
+    if (!r->stats) return IN_BLOCKS;
+    if (r->c->weight_short && f->t_out <= CPU_SHORT) return IN_UNITS;
+    int64_t row = round_up(f->t_out, 64), held = r->raw_floats / row / r->group_co * r->group_co;
+    if (held == 0) return IN_BLOCKS;
     if ((int64_t)r->job->n_frames * p->num_groups < r->n_workers && f->t_out > CPU_LEAF) return IN_BLOCKS;
     int64_t worth = r->c->plan.co < STAGE_WORTH ? r->c->plan.co : STAGE_WORTH;
     int f32 = r->job->y && r->job->y_dtype == NCT_F32;
-    return f32 && most < worth ? IN_BLOCKS : IN_UNITS;
+    return f32 && held < worth ? IN_BLOCKS : IN_UNITS;
 }
 
 static int32_t blocks_of(const nct_frame *f) {
@@ -173,6 +186,29 @@ static cpu_frame frame_of(const cpu_run *r, int32_t n, cpu_leaf *leaf) {
             .mode = r->l->p.padding_mode}};
 }
 
+/* Short frames that a worker takes whole, until they are enough for a pass over the weights. */
+typedef struct {
+    cpu_frame frames[CPU_SHORT_FRAMES];
+    int32_t n;
+} short_batch;
+
+static void batch_flush(const cpu_run *r, short_batch *b) {
+    if (b->n) cpu_unit_short(r, b->frames, b->n, 0, r->l->p.num_groups);
+    b->n = 0;
+}
+
+static void frame_do(const cpu_run *r, const cpu_frame *f, phase_kind phase, int32_t u0, int32_t u1, short_batch *b) {
+    int is_short = phase == CONV && f->kind == IN_UNITS && r->c->weight_short && f->f->t_out <= CPU_SHORT;
+    if (!is_short) {
+        work_do(r, f, phase, u0, u1);
+    } else if (u1 - u0 < r->l->p.num_groups) {
+        cpu_unit_short(r, f, 1, u0, u1);
+    } else {
+        b->frames[b->n++] = *f;
+        if (b->n == CPU_SHORT_FRAMES) batch_flush(r, b);
+    }
+}
+
 static void share_do(const cpu_run *r, phase_kind phase, int32_t worker) {
     int64_t total = 0, before = 0;
     for (int32_t n = 0; n < r->job->n_frames; n++) {
@@ -181,17 +217,19 @@ static void share_do(const cpu_run *r, phase_kind phase, int32_t worker) {
     }
     double from = (double)total * worker / r->n_workers, to = (double)total * (worker + 1) / r->n_workers;
     cpu_leaf *leaf = r->leaf;
+    short_batch batch = {.n = 0};
     for (int32_t n = 0; n < r->job->n_frames; n++) {
         cpu_frame f = frame_of(r, n, leaf);
         frame_work w = work_of(r, f.f, phase);
         if (w.units) {
             int32_t u0 = unit_from(w, before, from), u1 = unit_from(w, before, to);
             if (worker == r->n_workers - 1) u1 = w.units;
-            if (u0 < u1) work_do(r, &f, phase, u0, u1);
+            if (u0 < u1) frame_do(r, &f, phase, u0, u1, &batch);
         }
         before += w.units * w.cost;
         leaf += (int64_t)f.blocks * r->l->p.out_channels;
     }
+    batch_flush(r, &batch);
 }
 
 /* In the last phase, when every norm is known; norm GIVEN is merged here only for what it saw. */
@@ -215,7 +253,7 @@ int cpu_phase(const nct_layer *l, const nct_job *job, int32_t phase, int32_t wor
     char *mine = (char *)job->workspace + at.worker + at.worker_bytes * (size_t)worker;
     r.raw = (float *)(void *)(mine + at.raw);
     r.x_tile = (float *)(void *)(mine + at.x_tile);
-    r.part = r.x_tile + cpu_x_tile_floats(&r.c->plan);
+    r.part = (float *)(void *)(mine + at.part);
     int last = phase == phases_of(&r) - 1;
     if (phase == 0)
         share_do(&r, CONV, worker);

@@ -3,10 +3,6 @@
 #define NCT_CPU_SCHEDULE_H
 #include "cpu.h"
 
-typedef struct {
-    double mean, m2;
-} cpu_leaf;
-
 /* What a group is normalised with, and its NCT_SAW_* bits. */
 typedef struct {
     float mean_hi, mean_lo, rstd;
@@ -44,6 +40,8 @@ typedef struct {
 
 /* unit.c: whole groups, all steps: convolve, count, normalise while they are in L2. */
 void cpu_unit(const cpu_run *r, const cpu_frame *f, int32_t g0, int32_t g1);
+/* unit.c: the same groups of up to CPU_SHORT_FRAMES short frames, together. */
+void cpu_unit_short(const cpu_run *r, const cpu_frame *frames, int32_t n, int32_t g0, int32_t g1);
 /* unit.c: one block of one part of the channels; first: convolve and count (with no statistics to wait for, all);
  * second: normalise. */
 void cpu_block_first(const cpu_run *r, const cpu_frame *f, int32_t block, int32_t split);

@@ -81,6 +81,10 @@ static int64_t pad_step(const cpu_source *src, int64_t u) {
 }
 
 static void pad_fill(float *out, const cpu_source *src, int64_t row, int64_t u, int64_t step, int64_t n) {
+    if (src->mode == NCT_ZEROS) {
+        memset(out, 0, (size_t)n * sizeof(float));
+        return;
+    }
     for (int64_t j = 0; j < n; j++) {
         int64_t t = pad_step(src, u + j * step);
         if (t < 0)
@@ -115,24 +119,26 @@ INLINE int64_t slice_first(const cpu_plan *plan, const cpu_source *src, const cp
     return t0 * plan->stride + (int64_t)s->k0 * plan->dilation - src->pad_left;
 }
 
-static void slice_stage(
-    const cpu_plan *plan, const cpu_source *src, int64_t channel, const cpu_slice *s, int64_t t0, float *out) {
+/* The first n outputs' part of a tile, n rounded up to whole vectors by the caller. */
+static void slice_stage(const cpu_plan *plan, const cpu_source *src, int64_t channel, const cpu_slice *s, int64_t t0,
+    int32_t n, float *out) {
     int64_t first = slice_first(plan, src, s, t0), next = (int64_t)plan->tile * plan->stride;
+    int32_t need = plan->seg_need - plan->tile + n;
     int32_t segments = plan->seg_step == 1 ? plan->segments : s->n_k;
     for (int32_t c = 0; c < s->n_ci; c++) {
         int64_t row = src->off + (channel + c) * src->pitch;
         float *x = out + (int64_t)c * plan->pitch;
         for (int32_t q = 0; q < segments; q++)
-            segment_stage(x + (int64_t)q * plan->seg_len, src, row, first + (int64_t)q * plan->seg_step,
-                plan->stride, plan->seg_need);
+            segment_stage(
+                x + (int64_t)q * plan->seg_len, src, row, first + (int64_t)q * plan->seg_step, plan->stride, need);
         row_prefetch(src, row, first + next, next);
     }
 }
 
 /* A tile far from the ends of an f32 row can be read where it lies. Worth it when few channels read it; not when
  * the rows would fall into the same sets of L1. */
-static const float *slice_in_place(const cpu_plan *plan, const cpu_source *src, int64_t channel,
-    const cpu_slice *s, int64_t t0, int32_t n, int32_t rows) {
+static const float *slice_in_place(const cpu_plan *plan, const cpu_source *src, int64_t channel, const cpu_slice *s,
+    int64_t t0, int32_t n, int32_t rows) {
     int64_t first = slice_first(plan, src, s, t0), reach = (int64_t)(s->n_k - 1) * plan->dilation;
     int64_t len = (n + LANES - 1) / LANES * LANES + reach, way = src->pitch % 1024;
     if (src->dtype != NCT_F32 || plan->stride != 1 || rows > IN_PLACE_ROWS) return NULL;

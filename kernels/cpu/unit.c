@@ -67,6 +67,12 @@ static cpu_target raw_target(const cpu_run *r, const cpu_frame *f, int32_t c0, i
     return (cpu_target){r->raw, round_up(steps, 64), 1};
 }
 
+/* The same for frame i of several short ones, at channel c0 + skip. */
+static cpu_target short_target(const cpu_run *r, const cpu_frame *f, int32_t i, int32_t c0, int32_t skip) {
+    if (r->job->y && r->job->y_dtype == NCT_F32) return raw_target(r, f, c0 + skip, 0, f->f->t_out);
+    return (cpu_target){r->raw + ((int64_t)i * r->l->p.out_channels + skip) * CPU_SHORT, CPU_SHORT, 1};
+}
+
 static void groups_run(const cpu_run *r, const cpu_frame *f, int32_t g0, int32_t g1) {
     int32_t c0 = g0 * r->group_co, c1 = g1 * r->group_co;
     int64_t t_out = f->f->t_out;
@@ -87,6 +93,35 @@ void cpu_unit(const cpu_run *r, const cpu_frame *f, int32_t g0, int32_t g1) {
     int32_t most = (int32_t)(r->raw_floats / group_floats);
     int32_t parts = (int32_t)ceil_div(g1 - g0, most), step = (int32_t)ceil_div(g1 - g0, parts);
     for (int32_t g = g0; g < g1; g += step) groups_run(r, f, g, g + step < g1 ? g + step : g1);
+}
+
+/* Convolve and count the groups' channels, conv group by conv group. */
+static void short_conv_run(const cpu_run *r, const cpu_frame *frames, int32_t n, int32_t c0, int32_t c1) {
+    const cpu_plan *plan = &r->c->plan;
+    for (int32_t c = c0, end; c < c1; c = end) {
+        int32_t group = c / plan->co, first = group * plan->co;
+        end = first + plan->co < c1 ? first + plan->co : c1;
+        cpu_short shorts[CPU_SHORT_FRAMES];
+        for (int32_t i = 0; i < n; i++)
+            shorts[i] = (cpu_short){.src = frames[i].src,
+                .t_out = frames[i].f->t_out,
+                .dst = short_target(r, &frames[i], i, c0, c - c0),
+                .leaf = frames[i].leaf + c};
+        r->c->ops->conv_short(r->c, shorts, n, group, c - first, end - first, r->x_tile, r->part);
+    }
+}
+
+void cpu_unit_short(const cpu_run *r, const cpu_frame *frames, int32_t n, int32_t g0, int32_t g1) {
+    int32_t c0 = g0 * r->group_co, c1 = g1 * r->group_co;
+    short_conv_run(r, frames, n, c0, c1);
+    for (int32_t i = 0; i < n; i++) {
+        const cpu_frame *f = &frames[i];
+        cpu_norm *norm = r->norm + (int64_t)f->index * r->l->p.num_groups;
+        for (int32_t g = g0; g < g1; g++) norm[g] = cpu_norm_merge(r, f, g);
+        if (!r->job->y) continue;
+        cpu_target raw = short_target(r, f, i, c0, 0);
+        apply_run(r, f, c0, c1, 0, f->f->t_out, raw.y, raw.pitch);
+    }
 }
 
 typedef struct {

@@ -1,0 +1,146 @@
+/* short.inc.h: frames of few outputs, vectorised over the output channels: two vectors of weights are loaded, each
+ * step's x is a broadcast. Several frames share a pass over the weights. The same products in the same order as
+ * conv.inc.h, and the additions of leaf() transposed: the same bits.
+ *
+ * Worker threads, through cpu_ops.conv_short. */
+
+enum { WIDE = 2 * LANES };
+
+typedef struct {
+    const float *x;
+    int64_t x_pitch;
+    const int32_t *off;
+    int32_t n_ci, n_k;
+    const float *w;
+    float *part;
+    int64_t part_pitch;
+    int first; /* the slice that starts the sum */
+} short_args;
+
+INLINE void short_kernel(const int cols, const short_args *a) {
+    vf acc[SHORT_COLS][2];
+#pragma GCC unroll 8
+    for (int j = 0; j < cols; j++) acc[j][0] = acc[j][1] = (vf){0};
+    const float *w = a->w, *row = a->x;
+    for (int32_t c = 0; c < a->n_ci; c++, row += a->x_pitch)
+        for (int32_t k = 0; k < a->n_k; k++, w += WIDE) {
+            const float *x = row + a->off[k];
+            vf w0 = load(w), w1 = load(w + LANES);
+            __builtin_prefetch(w + 16 * WIDE);
+            if (WIDE > 16) __builtin_prefetch(w + 16 * WIDE + 16);
+#pragma GCC unroll 8
+            for (int j = 0; j < cols; j++) {
+                vf xv = splat(x[j]);
+                acc[j][0] = FMA(w0, xv, acc[j][0]);
+                acc[j][1] = FMA(w1, xv, acc[j][1]);
+            }
+        }
+#pragma GCC unroll 8
+    for (int j = 0; j < cols; j++)
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; v++) {
+            float *p = a->part + j * a->part_pitch + v * LANES;
+            store(p, a->first ? acc[j][v] : load(p) + acc[j][v]);
+        }
+}
+
+#define KERNEL(n)                                                                                                    \
+    static void short_##n(const short_args *a) {                                                                     \
+        short_kernel(n, a);                                                                                          \
+    }
+KERNEL(1)
+KERNEL(2) KERNEL(3) KERNEL(4) KERNEL(5) KERNEL(6)
+#if SHORT_COLS == 8
+    KERNEL(7) KERNEL(8)
+#endif
+#undef KERNEL
+        static void (*const short_kernels[SHORT_COLS])(const short_args *) = {
+            short_1, short_2, short_3, short_4, short_5, short_6,
+#if SHORT_COLS == 8
+            short_7, short_8
+#endif
+};
+
+/* One slice of one frame against one block of weights. */
+static void short_block(short_args *a, int32_t t_out) {
+    const float *x = a->x;
+    float *part = a->part;
+    int32_t runs = (t_out + SHORT_COLS - 1) / SHORT_COLS;
+    for (int32_t i = 0, t = 0, n; i < runs; i++, t += n) {
+        n = (t_out - t + runs - i - 1) / (runs - i);
+        a->x = x + t;
+        a->part = part + t * a->part_pitch;
+        short_kernels[n - 1](a);
+    }
+    a->x = x;
+    a->part = part;
+}
+
+/* The 64 lanes of leaf() folded: sum[t] stands for lane t, lanes of no step hold 0. */
+INLINE vf steps_fold(vf *sum, int32_t n) {
+    for (int half = 32; half > 0; half /= 2)
+        for (int i = 0; i < half && i < n; i++) sum[i] = sum[i] + (i + half < n ? sum[i + half] : splat(0));
+    return sum[0];
+}
+
+/* leaf() of LANES channels at once. */
+static void short_leaf(const float *y, int64_t pitch, int32_t n, int32_t channels, cpu_leaf *ret) {
+    vf sum[CPU_SHORT], sq[CPU_SHORT], first = load(y);
+    for (int32_t t = 0; t < n; t++) sum[t] = load(y + t * pitch) - first;
+    vf p = first + steps_fold(sum, n) / splat((float)n);
+    for (int32_t t = 0; t < n; t++) {
+        vf d = load(y + t * pitch) - p;
+        sum[t] = splat(0) + d;
+        sq[t] = FMA(d, d, splat(0));
+    }
+    float lanes[3][LANES];
+    store(lanes[0], p);
+    store(lanes[1], steps_fold(sum, n));
+    store(lanes[2], steps_fold(sq, n));
+    for (int32_t i = 0; i < channels; i++) {
+        double s = lanes[1][i], q = lanes[2][i];
+        ret[i] = (cpu_leaf){lanes[0][i] + s / n, q - s * s / n};
+    }
+}
+
+/* part [t][channel] of channels lo .. hi-1 to rows of y, with the leaves on the way. */
+static void short_finish(const cpu_short *f, const float *bias, int32_t lo, int32_t hi, float *part, int64_t pitch) {
+    for (int32_t c = lo; c < hi; c += LANES) {
+        int32_t n = hi - c < LANES ? hi - c : LANES;
+        float lane[LANES] = {0};
+        memcpy(lane, bias + c, (size_t)n * sizeof(float));
+        vf b = load(lane);
+        for (int32_t t = 0; t < f->t_out; t++) store(part + t * pitch + c, load(part + t * pitch + c) + b);
+        if (f->leaf) short_leaf(part + c, pitch, f->t_out, n, f->leaf + (c - lo));
+        for (int32_t i = 0; i < n; i++) {
+            float *y = f->dst.y + (c - lo + i) * f->dst.pitch;
+            for (int32_t t = 0; t < f->t_out; t++) y[t] = part[t * pitch + c + i];
+        }
+    }
+}
+
+static void conv_short(const cpu_layer *c, const cpu_short *frames, int32_t n_frames, int32_t group, int32_t lo,
+    int32_t hi, float *x_tile, float *part) {
+    const cpu_plan *plan = &c->shorts;
+    int64_t pitch = round_up(plan->co, WIDE), frame_x = (int64_t)plan->slice_ci * plan->pitch;
+    const float *w_group = c->weight_short + group * pitch * plan->ci * plan->taps;
+    for (int32_t i = 0; i < plan->n_slices; i++) {
+        cpu_slice s = cpu_slice_at(plan, i);
+        for (int32_t f = 0; f < n_frames; f++)
+            slice_stage(plan, &frames[f].src, (int64_t)group * plan->ci + s.ci0, &s, 0, frames[f].t_out,
+                x_tile + f * frame_x);
+        short_args a = {.x_pitch = plan->pitch, .off = c->off_short, .n_ci = s.n_ci, .n_k = s.n_k};
+        a.part_pitch = pitch;
+        a.first = i == 0;
+        for (int32_t co = lo / WIDE * WIDE; co < hi; co += WIDE) {
+            a.w = w_group + s.first * pitch + (int64_t)co * s.n_ci * s.n_k;
+            for (int32_t f = 0; f < n_frames; f++) {
+                a.x = x_tile + f * frame_x;
+                a.part = part + f * CPU_SHORT * pitch + co;
+                short_block(&a, frames[f].t_out);
+            }
+        }
+    }
+    for (int32_t f = 0; f < n_frames; f++)
+        short_finish(&frames[f], c->bias + group * plan->co, lo, hi, part + f * CPU_SHORT * pitch, pitch);
+}
