@@ -3,6 +3,7 @@
 The sizes are those of oneDNN's benchdnn (inputs/conv/shapes_1d and shapes_dilated_1d_1st_strided_padding,
 inputs/gnorm/shapes_ci) and of CUTLASS (test/unit/conv/device_3x/conv_problem_sizes.hpp, 1-D fprop).
 """
+import functools
 import math
 
 import numpy as np
@@ -79,3 +80,44 @@ def test_published_group_norm_sizes(engine, num_groups, n, channels, steps):
     for x, got in zip(job.xs, job.values()):
         conv, want = torchref.forward(layer, x)
         nct.first_bad(got, want, nct.bound(layer, conv, want, b=engine.b))
+
+
+# The shapes of the benches, one frame each, T cut where the whole would take PyTorch seconds in float64:
+# C_in, C_out, K, stride, padding, dilation, groups, G, activation, bias, eps, T
+BENCH = {
+    "default": (128, 256, 3, 1, 1, 1, 1, 32, "none", False, 1e-5, 1024),
+    "default-long": (128, 256, 3, 1, 1, 1, 1, 32, "none", False, 1e-5, 2500),
+    "wav2vec2-l0": (1, 512, 10, 5, 0, 1, 1, 512, "gelu", False, 1e-5, 16000),
+    "diffpolicy": (256, 256, 5, 1, 2, 1, 1, 8, "mish", True, 1e-5, 16),
+    "diffpolicy-n1": (1024, 2048, 5, 1, 2, 1, 1, 8, "mish", True, 1e-5, 4),
+    "matcha": (256, 256, 3, 1, 1, 1, 1, 8, "mish", True, 1e-5, 500),
+    "cosyvoice": (512, 256, 3, 1, 1, 1, 1, 8, "mish", True, 1e-5, 500),
+    "dconv": (64, 16, 3, 1, 2, 2, 1, 1, "gelu", True, 1e-5, 30000),
+    "encodec48-l0": (2, 32, 7, 1, 0, 1, 1, 1, "none", True, 1e-5, 48006),
+    "convtasnet": (512, 128, 1, 1, 0, 1, 1, 1, "none", True, 1e-8, 3200),
+    "convtasnet-dw": (512, 512, 3, 1, 16, 16, 512, 1, "none", True, 1e-8, 3200),
+    "demucs-l4": (512, 1024, 8, 4, 0, 1, 1, 4, "gelu", True, 1e-5, 344),
+    "eeg64": (64, 128, 7, 1, 3, 1, 1, 16, "silu", False, 1e-5, 512),
+}
+
+
+@functools.lru_cache(maxsize=None)
+def bench_case(name):
+    """-> (layer, x, conv outputs, results), the last two by PyTorch."""
+    ci, co, k, stride, padding, dilation, groups, num_groups, activation, bias, eps, t = BENCH[name]
+    rng = np.random.default_rng(len(name) + ci)
+    layer = nct.Layer(pytorch_init(rng, co, ci // groups, k).astype(f32),
+                      pytorch_init(rng, co, ci // groups, k)[:, 0, 0].astype(f32) if bias else None,
+                      stride=stride, padding=padding, dilation=dilation, groups=groups, num_groups=num_groups, eps=eps,
+                      activation=activation)
+    x = rng.standard_normal((ci, t)).astype(f32)
+    return layer, x, *torchref.forward(layer, x)
+
+
+@pytest.mark.parametrize("y_dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", BENCH)
+def test_bench_shapes(variant, name, y_dtype):
+    layer, x, conv, want = bench_case(name)
+    for flags in (0, nct.CUTTABLE):
+        job = nct.Job(layer, [x], y_dtype=y_dtype).cpu(variant, n_workers=2, flags=flags)
+        nct.first_bad(job.values()[0], want, nct.bound(layer, conv, want, job.y_dtype), f"{name}, flags {flags}")
