@@ -74,12 +74,12 @@ static void welcome_peer(ingest *in, const hello *h) {
         ingest_error(in, h->peer, &ids, "", error == -EUSERS ? error : -ENOBUFS, why.text, NULL);
         return;
     }
+    ledger_count(in->counts, COUNT_sessions);
     char *text = welcome_text(in->facts, s);
     wire_header a = {.kind = WIRE_WELCOME, .session = s->id, .request_id = h->request_id};
     answer_plain(in->answers, h->peer, &a, "", text ? text : "{}", text ? strlen(text) : 2, NULL);
     free(text);
     h->peer->faults = 0;
-    ledger_count(in->counts, COUNT_sessions);
     log_debug("session begins id=%016" PRIx64 " client=%s", s->id, s->client);
 }
 

@@ -74,6 +74,7 @@ int ipcpath_claim(ipcpath *p, const char *endpoint, zwhy *why) {
     snprintf(p->path, sizeof p->path, "%s", endpoint + 6);
     int error = take_lock(p, &ours, why);
     if (!error) error = clear_path(p, ours, why);
+    p->claimed = !error;
     if (!error) return 0;
     if (ours) { /* the mark stays for whoever comes next */
         close(p->lock_fd);
@@ -101,6 +102,7 @@ void ipcpath_release(ipcpath *p) {
     char name[128];
     if (p->lock_fd < 0) return;
     lock_name(p, name);
+    if (p->claimed) unlink(p->path); /* libzmq leaves it behind */
     unlink(name);
     close(p->lock_fd);
     *p = (ipcpath){.lock_fd = -1};

@@ -9,6 +9,7 @@
 typedef struct {
     char path[108]; /* "": nothing claimed (tcp, inproc, abstract) */
     int lock_fd;
+    bool claimed; /* what stands at the path is, or will be, ours */
 } ipcpath;
 
 /* Claims the path of an ipc endpoint before it is bound. 0; -EADDRINUSE another daemon has it; -EEXIST something stands
@@ -16,6 +17,6 @@ typedef struct {
 int ipcpath_claim(ipcpath *p, const char *endpoint, zwhy *why);
 /* After the bind: mode (octal text) and group ("" the process's own) of the socket. */
 int ipcpath_open(const ipcpath *p, const char *mode, const char *group, zwhy *why);
-/* After the socket closed: takes the lock file away. */
+/* After the socket closed: takes socket and lock file away. */
 void ipcpath_release(ipcpath *p);
 #endif

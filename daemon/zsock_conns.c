@@ -87,6 +87,7 @@ static void accepted(zconns *c, int fd, uint64_t now_ns) {
     zpeer *stale = zconns_at(c, fd);
     if (stale) drop(c, stale); /* its DISCONNECTED is always told first; be safe */
     c->counts->counts[COUNT_connections]++;
+    c->n_accepted++;
     zpeer *p = zconns_add(c, fd, now_ns);
     if (p && c->n > c->max) zconns_cut(c, p, CUT_crowd);
 }

@@ -16,7 +16,7 @@ typedef struct {
     zpeer **by_fd; /* [n_fds] by libzmq's descriptor number */
     int n_fds;
     zpeer *first;
-    uint32_t n, max;
+    uint32_t n, max, n_accepted;
     ledger *counts;
     zpeer_sink gone;
 } zconns;

@@ -4,6 +4,7 @@
 #include "zsock_own.h"
 #include <arpa/inet.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,7 @@ struct zrouter {
     zconns conns;
     map by_id;
     zpeer_sink gone;
+    uint32_t first_id; /* our own probe's: connections get the numbers after it, in the order they attach */
 };
 
 static const void *id_key(uint32_t id) {
@@ -42,6 +44,37 @@ static int options(void *s, const zrouter_setup *setup) {
     return error;
 }
 
+/* The number in an automatic routing id (0, then 32 bits); 0 for any other. */
+static uint32_t id_number(const zbuf *id) {
+    uint32_t n;
+    if (id->bytes != ROUTING_ID_BYTES || *(const unsigned char *)id->data) return 0;
+    memcpy(&n, (const unsigned char *)id->data + 1, sizeof n);
+    return ntohl(n);
+}
+
+/* Learns the number that automatic ids start from, through a connection of our own, before anybody else can come. A
+ * chosen id may look like an automatic one, and libzmq shows it as a C string that ends at its leading 0: only its
+ * number tells. */
+static int probe(zrouter *r, zctx *ctx, zwhy *why) {
+    char name[48];
+    zbuf part = {.kind = 0};
+    int more, error = 0;
+    snprintf(name, sizeof name, "inproc://nctd-probe-%u", ctx->n_monitors);
+    void *own = zmq_socket(ctx->zmq, ZMQ_DEALER);
+    if (!own || zopt_int(own, ZMQ_LINGER, 0) || zmq_bind(r->socket, name) || zmq_connect(own, name) ||
+        zmq_send(own, "", 0, 0) < 0)
+        error = zwhy_set(why, -errno, "the ROUTER's probe: %s", zmq_strerror(errno));
+    for (more = 1; !error && more > 0;) {
+        more = zbuf_receive(&part, r->socket, 0);
+        if (more > 0) r->first_id = id_number(&part);
+        if (more < 0) error = more;
+        zbuf_done(&part);
+    }
+    zmq_unbind(r->socket, name);
+    if (own) zmq_close(own);
+    return error;
+}
+
 int zrouter_new(zrouter **ret, const zrouter_setup *setup, zwhy *why) {
     int error = -ENOMEM;
     zrouter *r = calloc(1, sizeof *r);
@@ -58,6 +91,8 @@ int zrouter_new(zrouter **ret, const zrouter_setup *setup, zwhy *why) {
         zwhy_set(why, error, "a ROUTER option was refused: %s", zmq_strerror(-error));
         goto fail_options;
     }
+    error = probe(r, setup->ctx, why);
+    if (error) goto fail_options;
     error = zconns_init(
         &r->conns, setup->ctx, r->socket, setup->counts, setup->max_connections, (zpeer_sink){connection_ended, r});
     if (error) {
@@ -116,14 +151,6 @@ void zrouter_close(zrouter *r, int linger_ms) {
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 
-/* The number in an automatic routing id (0, then 32 bits); 0 for any other. */
-static uint32_t id_number(const zbuf *id) {
-    uint32_t n;
-    if (id->bytes != ROUTING_ID_BYTES || *(const unsigned char *)id->data) return 0;
-    memcpy(&n, (const unsigned char *)id->data + 1, sizeof n);
-    return ntohl(n);
-}
-
 /* The connection that holds descriptor `fd` now; NULL when the message's own has ended. */
 static zpeer *peer_on(zrouter *r, int fd, uint64_t now_ns) {
     uint64_t cookie = zsock_cookie(fd);
@@ -135,16 +162,23 @@ static zpeer *peer_on(zrouter *r, int fd, uint64_t now_ns) {
     return p && p->cookie == cookie ? p : NULL;
 }
 
+/* Has libzmq given this number to a connection? Every one of them was accepted before. */
+static bool given(zrouter *r, uint32_t number, uint64_t now_ns) {
+    uint32_t nth = number - r->first_id;
+    if (nth > r->conns.n_accepted) zrouter_monitor(r, now_ns);
+    return nth >= 1 && nth <= r->conns.n_accepted;
+}
+
 /* First message under this routing id: which connection is it? Sets *ret_self_named. */
 static zpeer *meet(zrouter *r, zbuf *id, uint32_t number, uint64_t now_ns, bool *ret_self_named) {
     zmq_msg_t *m = (zmq_msg_t *)id->opaque;
     const char *chosen = zmq_msg_gets(m, "Identity");
     int fd = zmq_msg_get(m, ZMQ_SRCFD);
-    bool self_named = !number || (chosen && *chosen);
     zpeer *p = fd >= 0 ? peer_on(r, fd, now_ns) : zconns_add(&r->conns, -1, now_ns);
     if (!p) return NULL;
-    *ret_self_named = self_named;
-    if (self_named) return p;
+    if (fd < 0) r->conns.n_accepted++;
+    *ret_self_named = (chosen && *chosen) || !given(r, number, now_ns);
+    if (*ret_self_named) return p;
     /* One connection has one routing id: an older one was of a connection that had this descriptor before. */
     if (p->id) {
         forget(r, p);
