@@ -230,7 +230,7 @@ lint: ## style, includes, static analysis, generated files
 
 TIDY = $(SRC_layer) $(SRC_model) $(SRC_client) client/cli/main.c $(SRC_cli) daemon/main.c $(filter-out daemon/engine_cuda%,$(SRC_daemon))
 tidy: $(patsubst %,$(BUILD)/tidy/%.ok,$(TIDY)) ## clang-tidy over every C file
-$(BUILD)/tidy/%.ok: %.c .clang-tidy
+$(BUILD)/tidy/%.ok: % .clang-tidy
 	@mkdir -p $(@D)
 	$(call say,TIDY,$<)
 	$(Q)clang-tidy --quiet --warnings-as-errors='*' $< -- -std=gnu11 -D_GNU_SOURCE -DNCT_VERSION='"$(VERSION)"' -Idaemon -Iclient -Iclient/cli -Ikernels \
@@ -252,6 +252,17 @@ $(BENCH_SO): $(call o,tests/bench/bench_ours.c tests/bench/bench_dnnl.c) $(LIB_l
 BENCH ?=
 bench: $(BENCH_SO) ## the CPU layer against the FMA loop, oneDNN and PyTorch (CPU_VARIANT=name, BENCH="--shapes default --threads 1")
 	$(PYTHON) tests/bench/bench_layer.py $(BENCH_SO) --json tests/bench/results/cpu-layer.json $(BENCH)
+
+# ---- the daemon's bench and soak ---------------------------------------------------------------------------------------
+$(BUILD)/bench/bench_daemon $(BUILD)/bench/soak: $(BUILD)/bench/%: $(BUILD)/tests/bench/%.c.o $(BUILD)/tests/bench/load.c.o $(LIB_cli) $(LIB_client)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_client) -lm -o $@
+bench-daemon: $(BUILD)/nctd $(BUILD)/bench/bench_daemon ## the pipeline against a raw ZeroMQ echo (BENCH="--transport tcp --rounds 9")
+	$(BUILD)/bench/bench_daemon $(BUILD)/nctd --json tests/bench/results/daemon.json $(BENCH)
+SOAK_SECONDS ?= 600
+soak: $(BUILD)/nctd $(BUILD)/bench/soak ## SOAK_SECONDS at saturation: memory flat, ledger exact
+	$(BUILD)/bench/soak $(BUILD)/nctd --seconds $(SOAK_SECONDS) --json tests/bench/results/soak.json
 
 # ---- installing ------------------------------------------------------------------------------------------------------
 libdir ?= $(PREFIX)/lib

@@ -223,8 +223,8 @@ static int values_fresh(model *m, bool bias, bool affine, uint64_t seed, nct_why
         return file_why(why, -ENOMEM, NULL, "no memory for a weight of %zu values", count);
     float bound = (float)(1.0 / sqrt((double)fan_in));
     for (size_t i = 0; i < count; i++) w[i] = next_uniform(&seed, bound);
-    for (size_t i = 0; bias && i < out; i++) v[i] = next_uniform(&seed, bound);
-    for (size_t i = 0; affine && i < out; i++) gamma[i] = 1, beta[i] = 0;
+    for (size_t i = 0; v && i < out; i++) v[i] = next_uniform(&seed, bound);
+    for (size_t i = 0; gamma && beta && i < out; i++) gamma[i] = 1, beta[i] = 0;
     return 0;
 }
 
@@ -254,9 +254,11 @@ static int fresh_fill(model *m, const model_settings *s, uint64_t seed, nct_why 
 int model_fresh(model **ret, const model_setting *settings, int32_t n_settings, uint64_t seed, nct_why *why) {
     model_settings *s = calloc(1, sizeof *s);
     model *m = calloc(1, sizeof *m);
-    int r =
-        s && m ? model_settings_take(s, settings, n_settings, NULL, why) : file_why(why, -ENOMEM, NULL, "no memory");
-    if (!r) r = fresh_fill(m, s, seed, why);
+    int r = -ENOMEM;
+    if (!s || !m)
+        file_why(why, r, NULL, "no memory");
+    else if (!(r = model_settings_take(s, settings, n_settings, NULL, why)))
+        r = fresh_fill(m, s, seed, why);
     free(s);
     if (r) {
         model_free(m);

@@ -3,6 +3,7 @@
  * Called by model.c for loading and by model_show.c for the list of pairs; any thread. Looks at names, shapes and dtypes
  * only, never at values. */
 #include "model_keys.h"
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +48,7 @@ const st_tensor *keys_beside(const safetensors *s, const st_tensor *weight, cons
 static bool under_prefix(const char *prefix, const char *name) {
     size_t len = strlen(prefix);
     if (len == 0) return true;
-    return !strncmp(name, prefix, len) && (prefix[len - 1] == '.' || name[len] == '.');
+    return strncmp(name, prefix, len) == 0 && (prefix[len - 1] == '.' || name[len] == '.');
 }
 
 static const st_tensor *find_under(const chooser *c, const char *prefix, const char *name) {
@@ -60,7 +61,7 @@ static const st_tensor *find_under(const chooser *c, const char *prefix, const c
 /* model-00001-of-00002.safetensors: a part of a sharded model. */
 static bool part_name(const char *path, int *ret_part, int *ret_parts) {
     const char *dash = path ? strrchr(path, '-') : NULL;
-    if (!dash || dash - path < 9 || strncmp(dash - 3, "-of", 3)) return false;
+    if (!dash || dash - path < 9 || strncmp(dash - 3, "-of", 3) != 0) return false;
     const char *digits = dash - 3;
     while (digits > path && digits[-1] >= '0' && digits[-1] <= '9') digits--;
     return sscanf(digits, "%9d-of-%9d.safetensors", ret_part, ret_parts) == 2;
@@ -69,7 +70,8 @@ static bool part_name(const char *path, int *ret_part, int *ret_parts) {
 /* ---- candidates ------------------------------------------------------------------------------------------------------ */
 
 static bool conv_shaped(const st_tensor *t) {
-    return t->rank == 3 && t->count > 0;
+    return t->rank == 3 && t->count > 0 && t->shape[0] <= INT32_MAX && t->shape[1] <= INT32_MAX &&
+           t->shape[2] <= INT32_MAX;
 }
 
 static bool norm_shaped(const safetensors *s, const st_tensor *t) {
@@ -143,7 +145,7 @@ static int conv_check(const chooser *c, const st_tensor *t) {
         return file_why(c->why, -EINVAL, c->path,
             "tensor \"%s\" has shape %s, expected 3 sides: (out_channels, in_channels/groups, kernel_size)",
             st_printable(&n, t->name), st_shape(&s, t));
-    if (t->count == 0 || t->shape[0] > INT32_MAX || t->shape[1] > INT32_MAX || t->shape[2] > INT32_MAX)
+    if (!conv_shaped(t))
         return file_why(c->why, -EINVAL, c->path, "tensor \"%s\" has shape %s, expected sides from 1 to 2147483647",
             st_printable(&n, t->name), st_shape(&s, t));
     return 0;
@@ -272,6 +274,7 @@ static int choose_pair(const chooser *c, layer_tensors *ret) {
 static int complete(const chooser *c, layer_tensors *ret) {
     int r;
     st_text n;
+    assert(ret->weight);
     ret->bias = keys_beside(c->s, ret->weight, ".bias");
     if (ret->bias && (r = vector_check(c, ret->bias, ret->weight))) return r;
     if (ret->gamma) {
@@ -299,7 +302,6 @@ static int choose(chooser *c, layer_tensors *ret) {
             st_printable(&n, c->norms[0]->name), st_shape(&s, c->norms[0]));
     }
     r = c->affine_said && !c->affine ? choose_plain(c, ret) : choose_pair(c, ret);
-    if (!r) r = conv_check(c, ret->weight);
     return r ? r : complete(c, ret);
 }
 
@@ -308,8 +310,8 @@ int keys_choose(layer_tensors *ret, const safetensors *s, const model_settings *
     chooser c = {.s = s, .set = set, .path = path, .why = why};
     c.affine_said = *set->text[SET_affine] != 0;
     c.affine = model_settings_true(set, SET_affine);
-    c.convs = calloc(s->n_tensors + 1, sizeof *c.convs);
-    c.norms = calloc(s->n_tensors + 1, sizeof *c.norms);
+    c.convs = calloc(s->n_tensors + 1, sizeof(st_tensor *));
+    c.norms = calloc(s->n_tensors + 1, sizeof(st_tensor *));
     int r = c.convs && c.norms ? choose(&c, &got) : file_why(why, -ENOMEM, path, "no memory");
     free(c.convs);
     free(c.norms);

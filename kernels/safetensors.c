@@ -109,7 +109,7 @@ static int dtype_read(const part_ctx *c, st_tensor *t, const json_t *v, int32_t 
     const char *name = json_string_value(json_object_get(v, "dtype"));
     if (!name) return file_why(c->why, -EINVAL, c->path, "tensor \"%s\" has no dtype", st_printable(&n, t->name));
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
-        if (strcmp(name, dtypes[i].name)) continue;
+        if (strcmp(name, dtypes[i].name) != 0) continue;
         t->dtype = dtypes[i].name;
         t->load = dtypes[i].load;
         *ret_bits = dtypes[i].bits;
@@ -152,7 +152,8 @@ static int offsets_read(const part_ctx *c, st_tensor *t, const json_t *v, int32_
     if (json_array_size(o) != 2 || !json_is_integer(b) || !json_is_integer(e))
         return file_why(c->why, -EINVAL, c->path, "tensor \"%s\": data_offsets are not two whole numbers",
             st_printable(&n, t->name));
-    int64_t begin = json_integer_value(b), end = json_integer_value(e), want = t->count * bits;
+    int64_t begin = json_integer_value(b), end = json_integer_value(e), want = t->count * bits,
+            shape_bytes = want / 8 + (want % 8 != 0);
     if (begin < 0 || end < begin || (uint64_t)end > c->data_len)
         return file_why(c->why, -EINVAL, c->path,
             "tensor \"%s\": data_offsets [%lld, %lld] lie outside the %zu bytes of data", st_printable(&n, t->name),
@@ -160,8 +161,8 @@ static int offsets_read(const part_ctx *c, st_tensor *t, const json_t *v, int32_
     if (want % 8 || end - begin != want / 8)
         return file_why(c->why, -EINVAL, c->path,
             "tensor \"%s\": shape %s of %s is %lld bytes, data_offsets [%lld, %lld] hold %lld",
-            st_printable(&n, t->name), st_shape(&s, t), t->dtype, (long long)(want / 8 + (want % 8 != 0)),
-            (long long)begin, (long long)end, (long long)(end - begin));
+            st_printable(&n, t->name), st_shape(&s, t), t->dtype, (long long)shape_bytes, (long long)begin,
+            (long long)end, (long long)(end - begin));
     t->data = c->data + begin;
     t->bytes = (size_t)(end - begin);
     return 0;
@@ -224,7 +225,7 @@ static int tensors_read(safetensors *s, const part_ctx *c, json_t *header) {
     mine = all + s->n_tensors;
     size_t i = 0;
     json_object_foreach(header, name, v) {
-        if (!strcmp(name, "__metadata__")) continue;
+        if (strcmp(name, "__metadata__") == 0) continue;
         if ((r = tensor_read(c, name, v, &mine[i]))) return r;
         i++;
     }
@@ -259,7 +260,7 @@ fail_length:
 }
 
 void st_sort(safetensors *s) {
-    qsort(s->tensors, s->n_tensors, sizeof *s->tensors, by_name);
+    if (s->n_tensors) qsort(s->tensors, s->n_tensors, sizeof *s->tensors, by_name);
 }
 
 int safetensors_parse(safetensors **ret, unsigned char *bytes, size_t len, const char *path, nct_why *why) {

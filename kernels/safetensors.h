@@ -1,7 +1,8 @@
 /* safetensors.h: reads a safetensors file, or the parts that a shard index names, into memory and checks all of it.
  *
  * Format: u64 little-endian length of a JSON header, the header, then the tensors back to back. Source:
- * https://huggingface.co/docs/safetensors (format) and the reference reader's rules:
+ * https://huggingface.co/docs/safetensors (format); the rules are the reference reader's, which alone takes a key twice
+ * and a file without tensors:
  *   - the header is at most 100,000,000 bytes, lies inside the file, is UTF-8 and begins with "{" (a leading blank or a
  *     byte order mark is refused), may end in blanks, holds no NUL and no key twice;
  *   - __metadata__, if there, is null or an object of strings;

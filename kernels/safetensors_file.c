@@ -125,8 +125,8 @@ static int part_missing(json_t *map, const char *file, const char *path, int err
 
 static int part_open(safetensors *s, json_t *map, const char *file, const char *path, size_t *max_len, nct_why *why) {
     char full[PATH_MAX];
-    unsigned char *bytes;
-    size_t len;
+    unsigned char *bytes = NULL;
+    size_t len = 0;
     const char *slash = strrchr(path, '/');
     int n = snprintf(full, sizeof full, "%.*s%s", slash ? (int)(slash - path + 1) : 0, path, file);
     if (n < 0 || (size_t)n >= sizeof full) return file_why(why, -EINVAL, path, "index: a part's path is too long");
@@ -154,10 +154,10 @@ static int index_check(const safetensors *s, json_t *map, const char *path, nct_
 }
 
 static int index_open(safetensors **ret, const char *path, nct_why *why) {
-    unsigned char *bytes;
-    size_t len, max_len = ST_MAX_FILE;
+    unsigned char *bytes = NULL;
+    size_t len = 0, max_len = ST_MAX_FILE;
     const char *key;
-    json_t *map, *v, *files = json_object();
+    json_t *map = NULL, *v, *files = json_object();
     safetensors *s = calloc(1, sizeof *s);
     int r;
     if (!s || !files) {
@@ -192,7 +192,7 @@ fail_alloc:
 }
 
 int safetensors_open(safetensors **ret, const char *path, nct_why *why) {
-    unsigned char *bytes;
+    unsigned char *bytes = NULL;
     size_t len = strlen(path), max_len = ST_MAX_FILE;
     if (len > 5 && !strcmp(path + len - 5, ".json")) return index_open(ret, path, why);
     int r = file_read(path, &max_len, &bytes, &len, why);

@@ -126,8 +126,11 @@ static int read_args(model_args *o, int argc, char **argv) {
             if (pass == 1 && row != CLI_OPERAND) bad = take_option(o, row, value);
         }
         if (bad) return CLI_USAGE;
-        if (!o->verb) return cli_usage("nct model needs one of new, show and check");
-        if (!o->file) return cli_usage("nct model %s needs a file", o->verb);
+        if (!o->verb)
+            bad = cli_usage("nct model needs one of new, show and check");
+        else if (!o->file)
+            bad = cli_usage("nct model %s needs a file", o->verb);
+        if (!o->verb || !o->file) return CLI_USAGE;
     }
     if (o->inert) return cli_usage("nct model %s has no --%s; `nct help model` says whose it is", o->verb, o->inert);
     return o->is_new ? missing_options(o) : CLI_OK;
