@@ -57,13 +57,18 @@ static int memory_take(nct_layer *l, cpu_layer *c, nct_why *why) {
     int64_t wide = round_up(plan->co, 2 * (int64_t)c->ops->lanes) * plan->ci * plan->taps;
     size_t weight = part_bytes(plan->group_floats * plan->groups), row = part_bytes(l->p.out_channels);
     size_t shorts = plan->co >= c->ops->lanes ? part_bytes(wide * plan->groups) : 0;
-    size_t off = part_bytes(plan->slice_taps), bytes = weight + shorts + 3 * row + 3 * off;
+    size_t wino =
+        l->at.flags & NCT_CUTTABLE || !cpu_wino_pays(plan) ? 0 : part_bytes(c->wino.group_floats * plan->groups);
+    size_t off = part_bytes(plan->slice_taps), bytes = weight + shorts + wino + 3 * row + 3 * off;
     c->memory = l->at.alloc ? l->at.alloc(l->at.ctx, bytes) : aligned_alloc(CPU_ALIGN, bytes);
     if (!c->memory) return why_set(why, -ENOMEM, "no memory for %zu bytes of packed weights", bytes);
     char *at = c->memory;
     c->weight = (float *)(void *)at;
-    c->weight_short = shorts ? (float *)(void *)(at += weight) : NULL;
-    at += shorts ? shorts : weight;
+    at += weight;
+    c->weight_short = shorts ? (float *)(void *)at : NULL;
+    at += shorts;
+    c->weight_wino = wino ? (float *)(void *)at : NULL;
+    at += wino;
     c->bias = (float *)(void *)at;
     c->gamma = (float *)(void *)(at + row);
     c->beta = (float *)(void *)(at + 2 * row);
@@ -82,6 +87,8 @@ static int layer_new(nct_layer *l, const nct_weights *w, void *stream, nct_why *
     cpu_plan_init(&c->plan, &l->p);
     c->shorts = c->plan;
     cpu_plan_short(&c->shorts);
+    c->wino = c->plan;
+    cpu_plan_wino(&c->wino);
     err = memory_take(l, c, why);
     if (err) goto fail_memory;
     cpu_pack(c, &l->p, w);
@@ -119,8 +126,10 @@ static int explain(const nct_layer *l, const nct_job *job, int32_t frame, nct_re
     (void)why;
     const cpu_layer *c = l->impl;
     nct_report r = {0};
-    snprintf(r.plan, sizeof r.plan, "%s direct, slices %d x %d, leaf 1x%d", c->ops->name, c->plan.n_slices,
-        c->plan.slice_ci * c->plan.slice_taps, CPU_LEAF);
+    int wino = cpu_is_wino(c, job->frames[frame].t_out);
+    const cpu_plan *plan = wino ? &c->wino : &c->plan;
+    snprintf(r.plan, sizeof r.plan, "%s %s, slices %d x %d, leaf 1x%d", c->ops->name, wino ? "F(2,3)" : "direct",
+        plan->n_slices, plan->slice_ci * plan->slice_taps, CPU_LEAF);
     snprintf(r.schedule, sizeof r.schedule, "%s", cpu_schedule_text(l, job, frame, 1));
     snprintf(r.reason, sizeof r.reason, "%s", l->at.force ? "variant forced" : "best variant of this processor");
     int64_t sum_in = 0, sum_out = 0;

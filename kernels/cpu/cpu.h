@@ -11,10 +11,12 @@
 enum {
     CPU_SLICE = 256,          /* products summed before their sum is put aside */
     CPU_LEAF = 1024,          /* steps of one channel in a leaf of the statistics */
+    CPU_TILE_MAX = 256,       /* outputs of a direct tile, at most */
     CPU_ROWS = 6,             /* output channels of a packed block of weights */
     CPU_UNIT_BYTES = 1 << 20, /* raw outputs a worker holds at once: half of a 2 MB L2 */
     CPU_SHORT = 32,           /* frames of up to so many outputs are vectorised over the channels */
     CPU_SHORT_FRAMES = 8,     /* of them share one pass over the weights */
+    CPU_WINO = 128,           /* outputs of a tile of F(2,3) */
     CPU_ALIGN = 256,
 };
 
@@ -38,10 +40,12 @@ typedef struct {
 typedef struct cpu_ops cpu_ops;
 typedef struct {
     cpu_plan plan, shorts; /* the same slices; tiles of CPU_SHORT outputs */
+    cpu_plan wino;         /* slices of channels of the four products of F(2,3); wino.inc.h */
     const cpu_ops *ops;
     void *memory; /* one allocation; below are its parts */
     float *weight, *bias, *gamma, *beta;
     float *weight_short; /* blocks of 2 vectors of channels; NULL when a conv group has less than a vector */
+    float *weight_wino;  /* NULL: every frame is convolved directly */
     int32_t *off_short;
     int32_t *off, *off_row; /* slice_taps of each: tap k in a staged tile, in a row of x itself */
 } cpu_layer;
@@ -50,7 +54,8 @@ typedef struct {
 typedef struct {
     const void *x;
     int64_t off, pitch; /* of the frame's first channel, in elements */
-    int32_t dtype, t_in, pad_left, pad_right, mode;
+    int32_t dtype, t_in, pad_left, pad_right, mode, t_out;
+    int32_t isolate; /* an x that is not finite must reach no output but those that read it */
 } cpu_source;
 
 /* Where a tile of outputs goes: row 0 is channel lo. slack: whole vectors may be written past its last step. */
@@ -84,12 +89,12 @@ struct cpu_ops {
     const char *name;
     int32_t lanes;
     int (*supported)(void);
-    /* Outputs t0 .. t0+n-1 (n <= plan.tile) of channels lo .. hi-1 of a conv group, bias added. x_tile holds
-     * cpu_x_tile_floats(), part cpu_part_floats(). */
+    /* Outputs t0 .. t0+n-1 (t0 a multiple of CPU_LEAF, n <= CPU_LEAF) of channels lo .. hi-1 of a conv group, bias
+     * added. x_tile holds cpu_x_floats(), part cpu_part_floats(). */
     void (*conv)(const cpu_layer *c, const cpu_source *src, int32_t group, int32_t lo, int32_t hi, int64_t t0,
         int32_t n, cpu_target dst, float *x_tile, float *part);
     /* Outputs and leaves of channels lo .. hi-1 of a conv group, of up to CPU_SHORT_FRAMES frames, the bits of conv()
-     * and leaf(). x_tile holds cpu_short_x_floats(), part cpu_short_part_floats(). */
+     * without Winograd and of leaf(). */
     void (*conv_short)(const cpu_layer *c, const cpu_short *frames, int32_t n_frames, int32_t group, int32_t lo,
         int32_t hi, float *x_tile, float *part);
     /* Mean and sum of squares about it, of n <= CPU_LEAF values: corrected two-pass about the first. */
@@ -103,9 +108,13 @@ extern const cpu_ops cpu_ops_avx512, cpu_ops_avx2, cpu_ops_portable;
 void cpu_plan_init(cpu_plan *plan, const nct_params *p);
 void cpu_plan_short(cpu_plan *plan);
 cpu_slice cpu_slice_at(const cpu_plan *plan, int32_t i);
-int64_t cpu_x_tile_floats(const cpu_plan *plan);
-int64_t cpu_part_floats(const cpu_plan *plan);
-int64_t cpu_short_part_floats(const cpu_plan *plan, int32_t lanes);
+void cpu_plan_wino(cpu_plan *plan);
+int cpu_wino_pays(const cpu_plan *plan);
+int64_t cpu_x_floats(const cpu_layer *c);
+int64_t cpu_part_floats(const cpu_layer *c);
+static inline int cpu_is_wino(const cpu_layer *c, int32_t t_out) {
+    return c->weight_wino && t_out > CPU_SHORT;
+}
 /* pack.c: values of a (possibly absent) tensor as f32, and the weights in the order that the kernels read. */
 void cpu_pack(cpu_layer *c, const nct_params *p, const nct_weights *w);
 

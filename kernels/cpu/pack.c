@@ -49,6 +49,29 @@ static void group_pack(const cpu_plan *plan, const nct_tensor *t, int32_t group,
     }
 }
 
+static float wino_weight(const nct_tensor *t, int64_t at, int32_t product) {
+    double g0 = value_at(t, at, 0), g1 = value_at(t, at + 1, 0), g2 = value_at(t, at + 2, 0);
+    if (product == 0) return (float)g0;
+    if (product == 3) return (float)g2;
+    return (float)((g0 + (product == 1 ? g1 : -g1) + g2) / 2);
+}
+
+/* [slice][product][block of CPU_ROWS channels][ci][row]. Products of F(2,3), Winograd 1980: of the taps g,
+ * g0, (g0 + g1 + g2) / 2, (g0 - g1 + g2) / 2, g2. */
+static void wino_pack(const cpu_layer *c, const nct_tensor *t, int32_t group, float *out) {
+    const cpu_plan *plan = &c->wino;
+    for (int32_t i = 0; i < plan->n_slices; i++) {
+        cpu_slice s = cpu_slice_at(plan, i);
+        for (int32_t product = 0; product < 4; product++)
+            for (int32_t block = 0; block < ceil_div(plan->co, CPU_ROWS); block++)
+                for (int32_t j = 0; j < s.n_ci * CPU_ROWS; j++) {
+                    int32_t co = block * CPU_ROWS + j % CPU_ROWS;
+                    int64_t at = (((int64_t)group * plan->co + co) * plan->ci + s.ci0 + j / CPU_ROWS) * 3;
+                    *out++ = co < plan->co ? wino_weight(t, at, product) : 0;
+                }
+    }
+}
+
 /* Where tap k of the first output of a staged tile stands. */
 static void offsets_fill(const cpu_plan *plan, int32_t *off) {
     for (int32_t k = 0; k < plan->slice_taps; k++) {
@@ -65,6 +88,7 @@ void cpu_pack(cpu_layer *c, const nct_params *p, const nct_weights *w) {
     int64_t wide_floats = round_up(plan->co, wide) * plan->ci * plan->taps;
     for (int32_t g = 0; g < plan->groups; g++) {
         group_pack(plan, &w->weight, g, CPU_ROWS, c->weight + g * plan->group_floats);
+        if (c->weight_wino) wino_pack(c, &w->weight, g, c->weight_wino + g * c->wino.group_floats);
         if (c->weight_short) group_pack(plan, &w->weight, g, wide, c->weight_short + g * wide_floats);
     }
     for (int32_t i = 0; i < p->out_channels; i++) {

@@ -6,7 +6,7 @@
 
 enum {
     TILE_MIN = 64, /* 4 vectors of 16 */
-    TILE_MAX = 256,
+
     SLICE_CI = 128,        /* with one tap: 128 x 64 steps are 32 KB, what a 48 KB L1 holds beside weights */
     TILE_FLOATS = 16 << 8, /* a tile may grow beyond 64 steps while it stays below 16 KB */
 };
@@ -53,7 +53,7 @@ void cpu_plan_init(cpu_plan *plan, const nct_params *p) {
     slices_init(plan);
     int32_t tile = TILE_MIN;
     tile_init(plan, tile);
-    while (tile < TILE_MAX) {
+    while (tile < CPU_TILE_MAX) {
         tile_init(plan, tile * 2);
         if ((int64_t)plan->slice_ci * plan->pitch > TILE_FLOATS) break;
         tile *= 2;
@@ -72,18 +72,39 @@ cpu_slice cpu_slice_at(const cpu_plan *plan, int32_t i) {
     return s;
 }
 
-int64_t cpu_x_tile_floats(const cpu_plan *plan) {
-    return round_up((int64_t)plan->slice_ci * plan->pitch + 16, CPU_ALIGN / sizeof(float));
-}
-
-int64_t cpu_part_floats(const cpu_plan *plan) {
-    return round_up((int64_t)plan->co * plan->tile, CPU_ALIGN / sizeof(float));
-}
-
 void cpu_plan_short(cpu_plan *plan) {
     tile_init(plan, CPU_SHORT);
 }
 
-int64_t cpu_short_part_floats(const cpu_plan *plan, int32_t lanes) {
-    return CPU_SHORT_FRAMES * CPU_SHORT * round_up(plan->co, 2 * (int64_t)lanes);
+/* The four products sum over channels alone. */
+void cpu_plan_wino(cpu_plan *plan) {
+    plan->taps = 1;
+    slices_init(plan);
+    plan->group_floats = 4 * round_up(plan->co, CPU_ROWS) * plan->ci;
+}
+
+/* Direct takes 12 cycles a channel in, channel out and tile (AVX-512), F(2,3) 8, and about 30 a channel either way
+ * for its transforms. */
+int cpu_wino_pays(const cpu_plan *plan) {
+    return plan->taps == 3 && plan->stride == 1 && plan->dilation == 1 && plan->ci >= 16 && plan->co >= 16;
+}
+
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+int64_t cpu_x_floats(const cpu_layer *c) {
+    int64_t n = (int64_t)c->plan.slice_ci * c->plan.pitch;
+    if (c->weight_short) n = larger(n, (int64_t)CPU_SHORT_FRAMES * c->shorts.slice_ci * c->shorts.pitch);
+    if (c->weight_wino) n = larger(n, (int64_t)c->wino.slice_ci * 2 * CPU_WINO);
+    return round_up(n + 16, CPU_ALIGN / sizeof(float));
+}
+
+/* Sums of slices of a tile; the four products of F(2,3) lie behind those of a direct tile. */
+int64_t cpu_part_floats(const cpu_layer *c) {
+    int64_t n = (int64_t)c->plan.co * c->plan.tile;
+    if (c->weight_wino) n = round_up(n, CPU_ALIGN / sizeof(float)) + (int64_t)c->plan.co * 2 * CPU_WINO;
+    int64_t wide = round_up(c->plan.co, 2 * (int64_t)c->ops->lanes);
+    if (c->weight_short) n = larger(n, CPU_SHORT_FRAMES * CPU_SHORT * wide);
+    return round_up(n, CPU_ALIGN / sizeof(float));
 }

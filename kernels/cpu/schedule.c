@@ -16,10 +16,6 @@ typedef struct {
     size_t norm, leaf, worker, raw, x_tile, part, worker_bytes, total;
 } layout;
 
-static int64_t most(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
 /* Of one worker: a share of a frame that stays in L2, or short frames. */
 static int64_t raw_floats_of(const nct_params *p, int64_t max_t) {
     int64_t all = p->out_channels * round_up(max_t, 64), l2 = CPU_UNIT_BYTES / (int64_t)sizeof(float);
@@ -35,15 +31,12 @@ static layout layout_of(const nct_layer *l, int64_t n_frames, int64_t max_t, int
     at.worker =
         at.leaf + (size_t)round_up((int64_t)blocks * l->p.out_channels * (int64_t)sizeof(cpu_leaf), CPU_ALIGN);
     at.raw = 0;
-    int64_t raw = raw_floats_of(&l->p, max_t), tile = cpu_x_tile_floats(&c->plan), part = cpu_part_floats(&c->plan);
-    if (c->weight_short) {
-        raw = most(raw, (int64_t)CPU_SHORT_FRAMES * CPU_SHORT * l->p.out_channels);
-        tile = most(tile, CPU_SHORT_FRAMES * cpu_x_tile_floats(&c->shorts));
-        part = most(part, cpu_short_part_floats(&c->shorts, c->ops->lanes));
-    }
+    int64_t raw = raw_floats_of(&l->p, max_t);
+    if (c->weight_short && raw < (int64_t)CPU_SHORT_FRAMES * CPU_SHORT * l->p.out_channels)
+        raw = (int64_t)CPU_SHORT_FRAMES * CPU_SHORT * l->p.out_channels;
     at.x_tile = (size_t)round_up(raw * (int64_t)sizeof(float), CPU_ALIGN);
-    at.part = at.x_tile + (size_t)tile * sizeof(float);
-    at.worker_bytes = at.part + (size_t)round_up(part * (int64_t)sizeof(float), CPU_ALIGN);
+    at.part = at.x_tile + (size_t)cpu_x_floats(c) * sizeof(float);
+    at.worker_bytes = at.part + (size_t)cpu_part_floats(c) * sizeof(float);
     at.total = at.worker + at.worker_bytes * (size_t)n_workers;
     return at;
 }
@@ -181,6 +174,8 @@ static cpu_frame frame_of(const cpu_run *r, int32_t n, cpu_leaf *leaf) {
             .pitch = f->x_pitch,
             .dtype = r->job->x_dtype,
             .t_in = f->t_in,
+            .t_out = f->t_out,
+            .isolate = !r->stats,
             .pad_left = f->pad_left,
             .pad_right = f->pad_right,
             .mode = r->l->p.padding_mode}};

@@ -5,18 +5,15 @@
 #include "schedule.h"
 #include <string.h>
 
-/* Channels c0 .. c1-1, steps t0 .. t1-1 of the frame; dst.y is [c0][t0]. */
+/* Channels c0 .. c1-1, steps t0 .. t1-1 of a block; dst.y is [c0][t0]. */
 static void conv_run(
     const cpu_run *r, const cpu_frame *f, int32_t c0, int32_t c1, int64_t t0, int64_t t1, cpu_target dst) {
     const cpu_plan *plan = &r->c->plan;
-    for (int64_t t = t0; t < t1; t += plan->tile) {
-        int32_t n = t1 - t < plan->tile ? (int32_t)(t1 - t) : plan->tile;
-        for (int32_t c = c0, end; c < c1; c = end) {
-            int32_t group = c / plan->co, first = group * plan->co;
-            end = first + plan->co < c1 ? first + plan->co : c1;
-            cpu_target at = {dst.y + (c - c0) * dst.pitch + (t - t0), dst.pitch, dst.slack};
-            r->c->ops->conv(r->c, &f->src, group, c - first, end - first, t, n, at, r->x_tile, r->part);
-        }
+    for (int32_t c = c0, end; c < c1; c = end) {
+        int32_t group = c / plan->co, first = group * plan->co;
+        end = first + plan->co < c1 ? first + plan->co : c1;
+        cpu_target at = {dst.y + (c - c0) * dst.pitch, dst.pitch, dst.slack};
+        r->c->ops->conv(r->c, &f->src, group, c - first, end - first, t0, (int32_t)(t1 - t0), at, r->x_tile, r->part);
     }
 }
 
