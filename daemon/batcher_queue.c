@@ -272,8 +272,7 @@ int bq_push(batcher *b, frame *f) {
     return 0;
 }
 
-void bq_remove(batcher *b, frame *f) {
-    bstream *st = stream_of(b, f);
+static void remove_from(batcher *b, bstream *st, queue *q, frame *f) {
     if (st->run_last && f->order <= st->run_last->order) {
         count(st, f, false);
         if (f == st->run_last) st->run_last = st->run_n > 0 ? f->prev : NULL;
@@ -281,10 +280,14 @@ void bq_remove(batcher *b, frame *f) {
     *(f->prev ? &f->prev->next : &st->first) = f->next;
     *(f->next ? &f->next->prev : &st->last) = f->prev;
     f->next = f->prev = NULL;
-    bq_queue(b, f->model)->n_frames--;
+    q->n_frames--;
     b->n_frames--;
     if (f->t_expire_ns) heap_remove(&b->ttl, &f->ttl);
     settle(b, st);
+}
+
+void bq_remove(batcher *b, frame *f) {
+    remove_from(b, stream_of(b, f), bq_queue(b, f->model), f);
 }
 
 /* ---- turns ---- */
@@ -307,7 +310,7 @@ frame *bq_pop(batcher *b, bstream *st, struct engine *e) {
         attach(b, st);
     }
     bool lives = st->first != st->last;
-    bq_remove(b, f);
+    remove_from(b, st, q, f);
     if (lives) {
         ring_remove(&st->turn);
         ring_append(&st->member->streams, &st->turn);

@@ -69,7 +69,8 @@ static void *dispatch(void *ctx) {
  * daemon's time with frames of (2, 480). */
 static int32_t workers_for(engine *e, const slot *s) {
     nct_report r;
-    if (e->n_workers == 1 || nct_explain(&s->layer, 1, &s->job, 0, &r, NULL)) return e->n_workers;
+    if (e->n_workers == 1 || (double)(s->x_bytes + s->y_bytes) / 8 >= SHARE_NS) return e->n_workers;
+    if (nct_explain(&s->layer, 1, &s->job, 0, &r, NULL)) return e->n_workers;
     return r.flop / 40 + (double)r.bytes / 8 < SHARE_NS ? 1 : e->n_workers;
 }
 

@@ -5,10 +5,6 @@
 #include <assert.h>
 #include <string.h>
 
-size_t rows_dtype_bytes(int32_t dtype) {
-    return wire_dtype_bytes((uint8_t)dtype);
-}
-
 int32_t rows_x_dtype(int32_t wire_dtype) {
     return wire_dtype == NCT_I32 || wire_dtype == NCT_F64 ? NCT_F32 : wire_dtype;
 }
