@@ -1,4 +1,5 @@
 """nct.Client and nct.Subscriber against the real daemon: arrays, axis order, dtypes, the window, cuts, fork, topics."""
+import itertools
 import multiprocessing
 import os
 import signal
@@ -15,6 +16,7 @@ sys.path.insert(0, os.path.join(conftest.ROOT, "client", "python"))
 import nct  # noqa: E402
 
 SLOW = conftest.SLOW
+COUNT = itertools.count()
 
 
 @pytest.fixture
@@ -32,9 +34,9 @@ def noise(*shape, seed=1):
 
 
 def raw(d, x, **fields):
-    """The same frame by the independent client."""
+    """The same frame by the independent client, in a stream of its own."""
     with d.client() as c:
-        message = c.ask("m/raw", x, **fields)
+        message = c.ask(f"m/raw{next(COUNT)}", x, **fields)
         assert message.h.kind == wire.RESULT, message
         return wire.array(message)
 
