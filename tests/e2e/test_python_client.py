@@ -1,5 +1,6 @@
 """nct.Client and nct.Subscriber against the real daemon: arrays, axis order, dtypes, the window, cuts, fork, topics."""
 import itertools
+import json
 import multiprocessing
 import os
 import signal
@@ -8,6 +9,7 @@ import threading
 
 import numpy as np
 import pytest
+import zmq
 
 import conftest
 import wire
@@ -224,6 +226,78 @@ def test_silent_daemon_is_left(daemon):
         threading.Timer(1.0 * SLOW, daemon.signal, [signal.SIGCONT]).start()
         same_bits(c.call(x, "m"), y)  # pings, gives up, connects anew, and is answered when the daemon goes on
         assert c.reconnects >= 1
+
+
+class Peer(threading.Thread):
+    """A ROUTER that plays a daemon with a window of 2, is cut under two frames, and comes back as another daemon."""
+
+    def __init__(self, endpoint):
+        super().__init__(daemon=True)
+        self.endpoint, self.context, self.error, self.frames = endpoint, zmq.Context(), None, []
+        self.bind()
+
+    def bind(self):
+        self.socket = self.context.socket(zmq.ROUTER)
+        self.socket.linger, self.socket.rcvtimeo = 0, int(20000 * SLOW)
+        self.socket.bind(self.endpoint)
+
+    def get(self, kind):
+        peer, *parts = self.socket.recv_multipart()
+        message = wire.unpack(parts)
+        assert message.h.kind == kind, message
+        return peer, message
+
+    def put(self, peer, message, payload, **fields):
+        base = dict(request_id=message.h.request_id, seq=message.h.seq, window=2)
+        self.socket.send_multipart([peer, message.topic, wire.pack(**{**base, **fields}), payload])
+
+    def hello(self, session):
+        peer, message = self.get(wire.HELLO)
+        models = [{"name": "m", "mode": "frame", "in_channels": 2}]
+        self.put(peer, message, json.dumps({"models": models}).encode(), kind=wire.WELCOME, session=session)
+        return json.loads(message.payload)
+
+    def run(self):
+        try:
+            assert "previous" not in self.hello(0xabc)
+            first = [self.get(wire.FRAME)[1] for _ in range(2)]
+            assert not self.socket.poll(300), "a third frame in a window of 2"
+            self.socket.close()
+            self.bind()
+            assert self.hello(0xdef)["previous"] == "0000000000000abc"
+            again = [self.get(wire.FRAME) for _ in range(2)]
+            assert [m.h.request_id for _, m in again] == [m.h.request_id for m in first]
+            assert all(m.h.flags & wire.RESENT and m.h.session == 0xdef and m.payload == f.payload
+                       for (_, m), f in zip(again, first))
+            for peer, m in again * 2:  # doubled: each is handed out once
+                self.answer(peer, m)
+            peer, m = self.get(wire.FRAME)
+            assert not m.h.flags & wire.RESENT and m.h.seq == 2
+            self.answer(peer, m)
+        except BaseException as e:  # noqa: B902 - told by the test
+            self.error = e
+
+    def answer(self, peer, m):
+        self.put(peer, m, np.float32([m.h.seq]).tobytes(), kind=wire.RESULT, session=0xdef, dtype=wire.F32, channels=1,
+                 steps=1)
+
+
+def test_window_and_cut_by_script(tmp_path):
+    peer = Peer(f"ipc://{tmp_path}/s")
+    peer.start()
+    with nct.Client(peer.endpoint, timeout=20 * SLOW) as c:
+        x = noise(2, 9)
+        sent = [c.send(x, "m") for _ in range(2)]
+        with pytest.raises(nct.NctError, match="EAGAIN.*2 frames.*window is 2"):
+            c.send(x, "m", block=False)
+        got = [c.recv(), c.recv()]
+        assert [a.request_id for a in got] == sent and [a.value()[0, 0] for a in got] == [0, 1]
+        with pytest.raises(nct.NctError, match="ENOENT"):
+            c.recv(1)
+        assert c.call(x, "m")[0, 0] == 2 and c.reconnects == 1
+    peer.join(30 * SLOW)
+    if peer.error:
+        raise peer.error
 
 
 def test_no_daemon(tmp_path):
