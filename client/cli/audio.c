@@ -219,13 +219,15 @@ void audio_shorten(audio *a, int64_t steps) {
     a->info.steps = steps;
 }
 
+void audio_drain(audio *a) {
+    char rest[65536];
+    while (a->live && !cli_stopped && read(a->fd, rest, sizeof rest) > 0) {
+    }
+}
+
 void audio_close(audio *a) {
     if (!a) return;
-    char rest[65536];
     if (a->file) sf_close(a->file);
-    if (a->live && a->fd >= 0)
-        while (!cli_stopped && read(a->fd, rest, sizeof rest) > 0) {
-        }
     if (a->fd >= 0) close(a->fd);
     free(a);
 }

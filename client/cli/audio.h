@@ -35,5 +35,8 @@ int64_t audio_read(audio *a, float *out, int64_t steps, nct_why *why);
 int audio_seek(audio *a, int64_t step, nct_why *why); /* 0, -ESPIPE (live), -EIO */
 /* The end came before info.steps: the length is `steps` from now on. */
 void audio_shorten(audio *a, int64_t steps);
-void audio_close(audio *a); /* NULL is fine. Reads a live pipe to its end, so that its writer sees no SIGPIPE. */
+/* Read a live pipe to its end: what follows the samples in a file (chunks, tags) is no reason for its writer to see
+ * SIGPIPE. For the end of work that went well; after a failure the writer is not waited for. */
+void audio_drain(audio *a);
+void audio_close(audio *a); /* NULL is fine */
 #endif

@@ -276,7 +276,7 @@ static int make_payload(bench *b) {
 static json_t *ledger_now(const bench *b) {
     nct *c;
     served s;
-    if (served_connect(&c, &s, b->o.endpoint, b->o.timeout_s)) return NULL;
+    if (served_connect(&c, &s, b->o.endpoint, b->o.timeout_s, 0)) return NULL;
     json_t *ledger = json_incref(json_object_get(s.json, "ledger"));
     served_done(&s);
     nct_close(c);
@@ -286,7 +286,7 @@ static json_t *ledger_now(const bench *b) {
 static int work(bench *b) {
     nct *c;
     nct_why why;
-    int code = served_connect(&c, &b->daemon, b->o.endpoint, b->o.timeout_s);
+    int code = served_connect(&c, &b->daemon, b->o.endpoint, b->o.timeout_s, 0);
     if (code) return code;
     b->ledger_before = json_incref(json_object_get(b->daemon.json, "ledger"));
     nct_close(c);

@@ -93,7 +93,7 @@ int cmd_info(int argc, char **argv) {
     }
     nct *c;
     served s;
-    int code = served_connect(&c, &s, endpoint, timeout_s);
+    int code = served_connect(&c, &s, endpoint, timeout_s, 0);
     if (code) return code;
     if (json) {
         json_dumpf(s.json, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17));

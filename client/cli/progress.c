@@ -108,8 +108,8 @@ void progress_spooled(progress *p, int64_t bytes) {
 
 void progress_file_over(progress *p) {
     p->before += p->weight;
-    show(p, "", p->mode == PROGRESS_JSON && p->file_no == p->files);
     p->weight = 0;
+    show(p, "", p->mode == PROGRESS_JSON && p->file_no == p->files);
 }
 
 void progress_end(progress *p) {

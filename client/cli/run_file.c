@@ -207,6 +207,7 @@ int run_file(run *r, run_result *f) {
     if (!e && f->about.steps < 0)
         length_warnings(r, f,
             &(audio_info){.announced = f->about.announced, .steps = f->t_in, .odd_bytes = audio_about(a)->odd_bytes});
+    if (!e) audio_drain(a);
     if (cli_stopped && e) f->fatal = CLI_FAILED;
     audio_close(a);
     f->wall_s = cli_now_s() - began - f->start_s;

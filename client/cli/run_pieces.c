@@ -14,9 +14,9 @@
 typedef struct {
     float *payload;
     nct_request request;
-    uint64_t k; /* frame number of this pass */
-    int answered, attempts;
-    double retry_s; /* > 0: to be sent again then */
+    uint64_t k;                     /* frame number of this pass */
+    int answered, attempts, unsent; /* unsent: there was no place in the window */
+    double retry_s;                 /* > 0: to be sent again then */
     nct_answer answer;
 } slot;
 
@@ -49,16 +49,23 @@ static int call_failed(traffic *t, int error) {
     if (t->r->own.pid && !private_alive(&t->r->own))
         return refuse(t->f, -EIO, CLI_NO_DAEMON, "the private daemon ended (its words are above)");
     char text[512];
-    snprintf(text, sizeof text, "the daemon: %s", nct_reason(t->r->client));
+    if (error == -ETIMEDOUT)
+        snprintf(text, sizeof text, "the daemon does not answer for %g s", t->r->o.timeout_s);
+    else
+        snprintf(text, sizeof text, "the daemon: %s", nct_reason(t->r->client));
     return refuse(t->f, error, cli_exit_of(error) == CLI_FAILED ? 0 : cli_exit_of(error), text);
 }
 
+/* Send the slot's frame, or mark it as unsent when there is no place (or no session) for it now. */
 static int post(traffic *t, slot *s) {
-    int e;
+    int e = nct_send(t->r->client, &s->request, s->payload, NULL);
     s->retry_s = 0;
-    while ((e = nct_send(t->r->client, &s->request, s->payload, NULL)) == -EINTR && !cli_stopped) {
-    }
-    return e ? call_failed(t, e) : 0;
+    s->unsent = e == -EAGAIN;
+    if (!e || (e == -EINTR && cli_stopped)) return e ? call_failed(t, e) : 0;
+    if (e == -EINTR) s->unsent = 1;
+    if (!s->unsent) return call_failed(t, e);
+    int dead = t->r->own.pid && !private_alive(&t->r->own);
+    return dead || cli_now_s() - t->heard_s > t->r->o.timeout_s ? call_failed(t, -ETIMEDOUT) : 0;
 }
 
 static int is_busy(int status) {
@@ -104,23 +111,28 @@ static int silence(traffic *t) {
     return 0;
 }
 
+/* Send what has to be sent again; *wait_s shrinks to when the next one is due. */
+static int post_again(traffic *t, double *wait_s) {
+    double now = cli_now_s();
+    int e = 0;
+    for (uint64_t k = t->taken; k < t->sent && !e; k++) {
+        slot *s = &t->slots[k % t->depth];
+        if (s->unsent || (s->retry_s > 0 && s->retry_s <= now)) e = post(t, s);
+        double due = s->unsent ? 0.01 : s->retry_s > 0 ? s->retry_s - now : *wait_s;
+        if (due < *wait_s) *wait_s = due;
+    }
+    return e;
+}
+
 /* Wait until frame t->taken is answered. */
 static int await(traffic *t) {
     slot *next = &t->slots[t->taken % t->depth];
     while (!next->answered) {
-        double now = cli_now_s(), wait_s = 0.5;
-        for (uint64_t i = 0; i < t->depth; i++) {
-            slot *s = &t->slots[i];
-            if (!(s->retry_s > 0)) continue;
-            if (s->retry_s <= now) {
-                int e = post(t, s);
-                if (e) return e;
-            } else if (s->retry_s - now < wait_s) {
-                wait_s = s->retry_s - now;
-            }
-        }
         nct_answer a;
-        int e = nct_recv(t->r->client, (int)(wait_s * 1000) + 1, &a);
+        double wait_s = 0.5;
+        int e = post_again(t, &wait_s);
+        if (e) return e;
+        e = nct_recv(t->r->client, (int)(wait_s * 1000) + 1, &a);
         if (!e)
             e = got(t, &a);
         else if (e == -ETIMEDOUT)
@@ -217,6 +229,7 @@ static int pass(traffic *t) {
                 over = 1;
                 break;
             }
+            if (t->sent == t->taken) t->heard_s = cli_now_s(); /* a pipe may have been silent for long */
             if (!e) e = post(t, s);
             if (e) return e;
             t->sent++;

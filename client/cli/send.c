@@ -172,6 +172,7 @@ static int stream(sender *s, float *frame, int64_t frame_steps) {
         cli_say("%s: %s", cli_quote(s->o.input), why.text);
         return CLI_FAILED;
     }
+    audio_drain(s->in);
     double give_up = cli_now_s() + s->o.timeout_s;
     while (nct_in_flight(s->c) && cli_now_s() < give_up && !cli_stopped) drain(s, 100);
     return s->refused || cli_stopped || nct_in_flight(s->c) ? CLI_FAILED : CLI_OK;
@@ -213,7 +214,7 @@ static int work(sender *s) {
         cli_say("%s: %s", cli_quote(s->o.input), why.text);
         return CLI_FAILED;
     }
-    int code = served_connect(&s->c, &s->daemon, s->o.endpoint, s->o.timeout_s);
+    int code = served_connect(&s->c, &s->daemon, s->o.endpoint, s->o.timeout_s, 0);
     if (code) return code;
     s->model = served_find(&s->daemon, s->o.name, &why);
     if (!s->model) return cli_usage("%s", why.text);

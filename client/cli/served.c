@@ -170,7 +170,7 @@ char *served_ledger_text(const json_t *ledger) {
     return text;
 }
 
-int served_connect(nct **ret, served *ret_served, const char *endpoint, double timeout_s) {
+int served_connect(nct **ret, served *ret_served, const char *endpoint, double timeout_s, int nonblock) {
     nct_options o;
     char reason[256];
     nct_why why;
@@ -179,6 +179,7 @@ int served_connect(nct **ret, served *ret_served, const char *endpoint, double t
     nct_options_init(&o);
     o.timeout_ms = (int)(timeout_s * 1000);
     o.name = "nct";
+    o.nonblock = nonblock;
     int r = nct_open_why(&c, endpoint, &o, reason);
     if (r) {
         cli_say("%s: %s", cli_quote(endpoint), reason);

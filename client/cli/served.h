@@ -30,6 +30,6 @@ int served_params(nct_params *ret, const json_t *layer, nct_why *why);
 /* An object of the ledger and of other counts on one line: "received 12, ok 10, refused 2 (EAGAIN 2)". malloc'ed. */
 char *served_ledger_text(const json_t *ledger);
 
-/* Connect, read WELCOME. On failure a sentence was said, and the exit code is returned (> 0). */
-int served_connect(nct **ret, served *ret_served, const char *endpoint, double timeout_s);
+/* Connect, read WELCOME. nonblock: nct_send() never waits. On failure a sentence was said, and the exit code is returned (> 0). */
+int served_connect(nct **ret, served *ret_served, const char *endpoint, double timeout_s, int nonblock);
 #endif
