@@ -13,6 +13,7 @@ typedef struct {
     float *y;
     int64_t part_pitch, y_pitch;
     const float *bias; /* with the last slice, else NULL */
+    x_ahead *ahead;
 } tile_args;
 
 enum { AHEAD = 64 * CPU_ROWS }; /* weights are read once a call, in one stream over the calls of a slice */
@@ -92,6 +93,7 @@ static void slice_run(tile_args *a, const float *w_slice, int32_t lo, int32_t hi
             a->y = y + (co - lo) * a->y_pitch + v * LANES;
             kernels[cols - 1][rows - 1](a);
         }
+        ahead_step(a->ahead, rows);
     }
 }
 
@@ -109,7 +111,9 @@ static void conv_tile(const cpu_layer *c, const cpu_source *src, int32_t group, 
         cpu_slice s = cpu_slice_at(plan, i);
         int last = i == plan->n_slices - 1;
         tile_args a = {.x = x_tile, .x_pitch = plan->pitch, .off = c->off, .n_ci = s.n_ci, .n_k = s.n_k};
-        int64_t channel = (int64_t)group * plan->ci + s.ci0;
+        int64_t channel = (int64_t)group * plan->ci + s.ci0, step = (int64_t)plan->tile * plan->stride;
+        x_ahead ahead = ahead_of(src, channel, s.n_ci, slice_first(plan, src, &s, t0) + step, step, hi - lo);
+        a.ahead = &ahead;
         const float *x = slice_in_place(plan, src, channel, &s, t0, n, hi - lo);
         if (x) {
             a.x = x;

@@ -5,10 +5,17 @@
 
 enum { SUMS = 64, VECTORS = SUMS / LANES };
 
+/* lane[i] += lane[i + half] for half = 32, 16, 8, 4, 2, 1. */
 INLINE float sums_fold(vf *sum) {
-    float lane[SUMS];
-    for (int v = 0; v < VECTORS; v++) store(lane + v * LANES, sum[v]);
-    for (int half = SUMS / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+    for (int half = VECTORS / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+        for (int v = 0; v < half; v++) sum[v] += sum[v + half];
+    float lane[LANES];
+    store(lane, sum[0]);
+#pragma GCC unroll 8
+    for (int half = LANES / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
         for (int i = 0; i < half; i++) lane[i] += lane[i + half];
     return lane[0];
 }
@@ -26,6 +33,7 @@ static void leaf(const float *y, int32_t n, double *ret_mean, double *ret_m2) {
     vf sum[VECTORS], sq[VECTORS], tail[VECTORS], shift = splat(y[0]);
     for (int v = 0; v < VECTORS; v++) sum[v] = sq[v] = (vf){0};
     for (int32_t i = 0; i < whole; i += SUMS)
+#pragma GCC unroll 16
         for (int v = 0; v < VECTORS; v++) sum[v] += load(y + i + v * LANES) - shift;
     if (whole < n) {
         tail_load(tail, y + whole, n - whole, y[0]);
@@ -35,6 +43,7 @@ static void leaf(const float *y, int32_t n, double *ret_mean, double *ret_m2) {
     shift = splat(p);
     for (int v = 0; v < VECTORS; v++) sum[v] = (vf){0};
     for (int32_t i = 0; i < whole; i += SUMS)
+#pragma GCC unroll 16
         for (int v = 0; v < VECTORS; v++) {
             vf d = load(y + i + v * LANES) - shift;
             sum[v] += d;

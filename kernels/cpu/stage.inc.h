@@ -106,12 +106,27 @@ static void segment_stage(float *out, const cpu_source *src, int64_t row, int64_
     if (hi < n) pad_fill(out + hi, src, row, u + hi * step, step, n - hi);
 }
 
-/* The next tile's part of a row, into L2: rows lie pages apart, where the hardware's own prefetch ends. */
-INLINE void row_prefetch(const cpu_source *src, int64_t row, int64_t u, int64_t n) {
-    if (u < 0 || u + n > src->t_in) return;
+/* The next tile's part of x, brought into L2 bit by bit while this tile is computed: rows lie pages apart, where the
+ * hardware's own prefetch ends, and all of them at once would fill the line buffers and stall the staging. */
+typedef struct {
+    const char *p;
+    int64_t pitch, bytes;
+    int32_t rows, rows_done;
+    int64_t work, work_done; /* channels computed, of all that this tile takes */
+} x_ahead;
+
+static x_ahead ahead_of(const cpu_source *src, int64_t channel, int32_t rows, int64_t u, int64_t n, int64_t work) {
+    if (u < 0 || u + n > src->t_in) return (x_ahead){.work = work};
     int64_t size = src->dtype == NCT_F32 ? 4 : 2;
-    const char *p = (const char *)src->x + (row + u) * size, *end = p + n * size;
-    for (; p < end; p += 64) __builtin_prefetch(p, 0, 2);
+    const char *p = (const char *)src->x + (src->off + channel * src->pitch + u) * size;
+    return (x_ahead){.p = p, .pitch = src->pitch * size, .bytes = n * size, .rows = rows, .work = work};
+}
+
+INLINE void ahead_step(x_ahead *a, int32_t work) {
+    a->work_done += work;
+    int32_t until = (int32_t)(a->rows * a->work_done / a->work);
+    for (; a->rows_done < until; a->rows_done++)
+        for (int64_t i = 0; i < a->bytes; i += 64) __builtin_prefetch(a->p + a->rows_done * a->pitch + i, 0, 2);
 }
 
 /* Where the steps of tap k0 of output t0 stand in a channel. */
@@ -122,7 +137,7 @@ INLINE int64_t slice_first(const cpu_plan *plan, const cpu_source *src, const cp
 /* The first n outputs' part of a tile, n rounded up to whole vectors by the caller. */
 static void slice_stage(const cpu_plan *plan, const cpu_source *src, int64_t channel, const cpu_slice *s, int64_t t0,
     int32_t n, float *out) {
-    int64_t first = slice_first(plan, src, s, t0), next = (int64_t)plan->tile * plan->stride;
+    int64_t first = slice_first(plan, src, s, t0);
     int32_t need = plan->seg_need - plan->tile + n;
     int32_t segments = plan->seg_step == 1 ? plan->segments : s->n_k;
     for (int32_t c = 0; c < s->n_ci; c++) {
@@ -131,7 +146,6 @@ static void slice_stage(const cpu_plan *plan, const cpu_source *src, int64_t cha
         for (int32_t q = 0; q < segments; q++)
             segment_stage(
                 x + (int64_t)q * plan->seg_len, src, row, first + (int64_t)q * plan->seg_step, plan->stride, need);
-        row_prefetch(src, row, first + next, next);
     }
 }
 
@@ -145,6 +159,5 @@ static const float *slice_in_place(const cpu_plan *plan, const cpu_source *src, 
     if (first < 0 || first + len > src->t_in) return NULL;
     if (s->n_ci > 8 && (way < 64 || way > 960)) return NULL;
     int64_t row = src->off + channel * src->pitch;
-    for (int32_t c = 0; c < s->n_ci; c++) row_prefetch(src, row + c * src->pitch, first + reach + plan->tile, n);
     return (const float *)src->x + row + first;
 }
