@@ -45,7 +45,7 @@ static batch *batch_new(engine *e) {
         return b;
     }
     b = malloc(sizeof *b);
-    frame **frames = b ? malloc(BATCH_FRAMES_MAX * sizeof *frames) : NULL;
+    frame **frames = b ? malloc(BATCH_FRAMES_MAX * sizeof(frame *)) : NULL;
     if (!frames) {
         free(b);
         return NULL;

@@ -11,7 +11,7 @@ static size_t bucket(const map *m, const void *a, const void *b) {
 }
 
 int map_init(map *m, size_t n_buckets) {
-    *m = (map){.n_buckets = n_buckets, .buckets = calloc(n_buckets, sizeof *m->buckets)};
+    *m = (map){.n_buckets = n_buckets, .buckets = calloc(n_buckets, sizeof(map_link *))};
     return m->buckets ? 0 : -ENOMEM;
 }
 
@@ -28,7 +28,7 @@ map_link *map_find(const map *m, const void *a, const void *b) {
 
 static void grow(map *m) {
     map next = {.n_buckets = m->n_buckets * 2, .n = m->n};
-    next.buckets = calloc(next.n_buckets, sizeof *next.buckets);
+    next.buckets = calloc(next.n_buckets, sizeof(map_link *));
     if (!next.buckets) return;
     for (size_t i = 0; i < m->n_buckets; i++) {
         for (map_link *l = m->buckets[i], *after; l; l = after) {

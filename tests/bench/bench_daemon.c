@@ -224,6 +224,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     FILE *json = o.json ? fopen(o.json, "we") : NULL, *table = open_memstream(&text, &bytes);
+    if (json) setvbuf(json, NULL, _IOLBF, 0);
     float *payload = malloc(128 * 1024 * sizeof *payload);
     for (int i = 0; i < 128 * 1024; i++) payload[i] = (float)(i % 1000) / 1000;
     for (int i = 0; i < 2; i++)

@@ -242,6 +242,7 @@ int main(int argc, char **argv) {
     }
     o.nctd = argv[optind];
     FILE *json = o.json ? fopen(o.json, "we") : NULL;
+    if (json) setvbuf(json, NULL, _IOLBF, 0);
     int failed = run(&o, json);
     if (json) fclose(json);
     if (failed) fprintf(stderr, "soak: failed; the daemon's log is %s\n", o.log);
