@@ -177,8 +177,7 @@ class Session:
     # ---- frames ----
 
     def place(self):
-        return (self.phase == "live" and self.leaving is None and not self.blocked and len(self.flight) < self.window
-                and len(self.ready) < READY_MAX)
+        return self.phase == "live" and self.leaving is None and not self.blocked and len(self.flight) < self.window
 
     def send_frame(self, number, f):
         f.sent = self._send(f.topic, f.payload, kind=wire.FRAME, session=self.id, request_id=number, **f.fields)

@@ -8,7 +8,7 @@ import time
 from . import _wire as wire
 from ._answer import answer_of
 from ._array import dtype_name, to_payload
-from ._session import Control, Frame, Session
+from ._session import READY_MAX, Control, Frame, Session
 from ._wire import NctError
 
 
@@ -126,7 +126,7 @@ class Client:
         s = self._s
         while True:
             s.turn()
-            if len(s.ready) >= 64:
+            if len(s.ready) >= READY_MAX:
                 raise NctError("EAGAIN", f"{len(s.ready)} answers wait to be taken: call recv()")
             number = s.admit(f) if s.place() else None
             if number is not None:
