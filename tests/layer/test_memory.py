@@ -31,7 +31,7 @@ class Fenced:
 
 @pytest.mark.parametrize("at_end", [True, False], ids=["fence behind", "fence in front"])
 def test_nothing_outside_x_and_y_is_touched(engine, at_end):
-    for seed in range(2000, 2080):
+    for seed in range(2000, 2020 if engine.exact else 2080):
         layer, case = random_case(seed)
         case.update(gap=0, shift=0)
         job = nct.Job(layer, **case)

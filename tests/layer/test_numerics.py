@@ -126,22 +126,24 @@ def test_nan_and_inf_stay_in_their_group(engine, bad, activation):
         assert (got.view(np.uint32) == want.view(np.uint32)).all(), f"frame {n}"
 
 
+@pytest.mark.parametrize("ci, co, steps", [(3, 8, 40), (64, 64, 300), (32, 96, 17)])
 @pytest.mark.parametrize("activation", nct.ACTIVATIONS)
-def test_with_given_statistics_a_nan_spoils_its_own_outputs_only(engine, activation):
+def test_with_given_statistics_a_nan_spoils_its_own_outputs_only(engine, activation, ci, co, steps):
     rng = np.random.default_rng(10)
-    layer = nct.Layer(pytorch_init(rng, 8, 3, 3).astype(f32), num_groups=2, padding=1, activation=activation)
-    x = rng.standard_normal((3, 40))
+    layer = nct.Layer(pytorch_init(rng, co, ci, 3).astype(f32), num_groups=2, padding=1, activation=activation)
+    x = rng.standard_normal((ci, steps))
     stats = np.array([[[100, 0.1, 30], [50, -0.2, 20]]], float)
     given = dict(norm=nct.GIVEN, stat_in=[0], stats=stats)
     job = engine(nct.Job(layer, [x], **given))
     clean, = job.bits()
     assert list(job.flags) == [0]
-    for bad in (np.nan, np.inf):
-        x[1, 20] = bad
-        job = engine(nct.Job(layer, [x], **given))
+    for at, bad in ((8, np.nan), (13, np.inf)):
+        spoilt = x.copy()
+        spoilt[1, at] = bad
+        job = engine(nct.Job(layer, [spoilt], **given))
         got, = job.bits()
-        touched = np.zeros(40, bool)
-        touched[19:22] = True
+        touched = np.zeros(steps, bool)
+        touched[at - 1:at + 2] = True
         assert np.isnan(got[:, touched]).all()
         assert (got[:, ~touched].view(np.uint32) == clean[:, ~touched].view(np.uint32)).all()
         assert list(job.flags) == [nct.SAW_NONFINITE]
