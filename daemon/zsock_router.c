@@ -169,11 +169,13 @@ static bool given(zrouter *r, uint32_t number, uint64_t now_ns) {
     return nth >= 1 && nth <= r->conns.n_accepted;
 }
 
-/* First message under this routing id: which connection is it? Sets *ret_self_named. */
-static zpeer *meet(zrouter *r, zbuf *id, uint32_t number, uint64_t now_ns, bool *ret_self_named) {
-    zmq_msg_t *m = (zmq_msg_t *)id->opaque;
+/* First message under this routing id: which connection is it? `part` is any part behind the routing id: libzmq 4.3.4
+ * leaves the metadata out of the routing id itself when ZMQ_EVENTS had looked for the message before it was received.
+ * Sets *ret_self_named. */
+static zpeer *meet(zrouter *r, zbuf *part, uint32_t number, uint64_t now_ns, bool *ret_self_named) {
+    zmq_msg_t *m = (zmq_msg_t *)part->opaque;
     const char *chosen = zmq_msg_gets(m, "Identity");
-    int fd = zmq_msg_get(m, ZMQ_SRCFD);
+    int fd = zmq_msg_get(m, ZMQ_SRCFD); /* -1: inproc */
     zpeer *p = fd >= 0 ? peer_on(r, fd, now_ns) : zconns_add(&r->conns, -1, now_ns);
     if (!p) return NULL;
     if (fd < 0) r->conns.n_accepted++;
@@ -190,11 +192,10 @@ static zpeer *meet(zrouter *r, zbuf *id, uint32_t number, uint64_t now_ns, bool 
     return p;
 }
 
-static zpeer *peer_of(zrouter *r, zbuf *id, uint64_t now_ns, bool *ret_self_named) {
-    uint32_t number = id_number(id);
+static zpeer *peer_of(zrouter *r, uint32_t number, zbuf *part, uint64_t now_ns, bool *ret_self_named) {
     map_link *l = number ? map_find(&r->by_id, id_key(number), NULL) : NULL;
     *ret_self_named = false;
-    return l ? (zpeer *)((char *)l - offsetof(zpeer, by_id)) : meet(r, id, number, now_ns, ret_self_named);
+    return l ? (zpeer *)((char *)l - offsetof(zpeer, by_id)) : meet(r, part, number, now_ns, ret_self_named);
 }
 
 /* How many of n parts stand in front of topic, header, payload: a REQ's empty delimiter with what a proxy put before
@@ -230,13 +231,14 @@ int zrouter_recv(zrouter *r, zmsg *ret, uint64_t now_ns) {
     zbuf id = {.kind = 0}, surplus = {.kind = 0};
     int more = zbuf_receive(&id, r->socket, ZMQ_DONTWAIT);
     if (more < 0) return more == -EAGAIN ? 0 : -EAGAIN;
-    bool self_named;
-    zpeer *peer = peer_of(r, &id, now_ns, &self_named);
-    *ret = (zmsg){.peer = peer, .self_named = self_named};
+    uint32_t number = id_number(&id);
+    *ret = (zmsg){.peer = NULL};
+    if (more <= 0) ret->peer = peer_of(r, number, &id, now_ns, &ret->self_named);
     zbuf_done(&id);
     while (more > 0) {
         zbuf *b = ret->n_parts < PARTS_KEPT ? &ret->part[ret->n_parts] : &surplus;
         more = zbuf_receive(b, r->socket, ZMQ_DONTWAIT);
+        if (!ret->n_parts && more >= 0) ret->peer = peer_of(r, number, b, now_ns, &ret->self_named);
         zbuf_done(&surplus);
         ret->n_parts++;
     }
