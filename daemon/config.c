@@ -133,30 +133,49 @@ static int on_entry(void *ctx, const char *key, const char *value, int line, ini
 
 /* ---- what goes together
  * ------------------------------------------------------------------------------------------- */
-/* Rows: `key` has no effect while `when` says so. */
-static int inert(const config *c, const char *section, const char *key, const char *reason, config_why *why) {
-    const char *at = c->origins[config_option(section, key) - config_options];
-    if (!*at) return 0;
-    return fail(why, -EINVAL, "%s: %s.%s has no effect: %s; remove one of the two", at, section, key, reason);
+/* Keys without effect while another one says so; `reason` is that other one. */
+static const struct {
+    const char *section, *key, *reason;
+} inert_rows[] = {
+    {"publish", "endpoint", "publish.enabled = no"},
+    {"publish", "publish_bytes", "publish.enabled = no"},
+    {"engine", "on_gpu_error", "engine.engine = cpu"},
+    {"engine", "instances", "engine.engine = cuda"},
+    {"engine", "cpu_variant", "engine.engine = cuda"},
+};
+
+const char *config_inert(const config *c, const option *o) {
+    char value[512], said[600];
+    for (size_t i = 0; i < sizeof inert_rows / sizeof inert_rows[0]; i++) {
+        const char *reason = inert_rows[i].reason, *dot = strchr(reason, '.'), *blank = strchr(reason, ' ');
+        if (strcmp(inert_rows[i].section, o->section) || strcmp(inert_rows[i].key, o->key)) continue;
+        snprintf(value, sizeof value, "%.*s", (int)(dot - reason), reason);
+        snprintf(said, sizeof said, "%.*s", (int)(blank - dot - 1), dot + 1);
+        const option *other = config_option(value, said);
+        config_value_text(c, other, value, sizeof value);
+        snprintf(said, sizeof said, "%s.%s = %.500s", other->section, other->key, value);
+        if (!strcmp(said, reason)) return reason;
+    }
+    return NULL;
+}
+
+static int check_inert(const config *c, config_why *why) {
+    for (int i = 0; i < config_options_count; i++) {
+        const option *o = &config_options[i];
+        const char *reason = *c->origins[i] ? config_inert(c, o) : NULL;
+        if (reason)
+            return fail(why, -EINVAL, "%s: %s.%s has no effect with %s; remove one of the two", c->origins[i],
+                o->section, o->key, reason);
+    }
+    return 0;
 }
 
 static int check_together(const config *c, config_why *why) {
-    int e = 0;
-    if (!c->publish.enabled) {
-        if (!e) e = inert(c, "publish", "endpoint", "publish.enabled = no", why);
-        if (!e) e = inert(c, "publish", "publish_bytes", "publish.enabled = no", why);
-    }
-    if (c->engine.engine == ENGINE_CPU) {
-        if (!e) e = inert(c, "engine", "on_gpu_error", "engine.engine = cpu", why);
-        if (!e && c->engine.precision > PRECISION_F32)
-            e = fail(why, -EINVAL, "engine.precision: the CPU computes f32; say f32 or auto, or engine = cuda");
-    }
-    if (c->engine.engine == ENGINE_CUDA) {
-        if (!e) e = inert(c, "engine", "instances", "engine.engine = cuda (one engine per GPU)", why);
-        if (!e) e = inert(c, "engine", "cpu_variant", "engine.engine = cuda", why);
-        if (!e && c->engine.slots < 2)
-            e = fail(why, -EINVAL, "engine.slots = 1: CUDA needs at least 2 to overlap copies");
-    }
+    int e = check_inert(c, why);
+    if (!e && c->engine.engine == ENGINE_CPU && c->engine.precision > PRECISION_F32)
+        e = fail(why, -EINVAL, "engine.precision: the CPU computes f32; say f32 or auto, or engine = cuda");
+    if (!e && c->engine.engine == ENGINE_CUDA && c->engine.slots < 2)
+        e = fail(why, -EINVAL, "engine.slots = 1: CUDA needs at least 2 to overlap copies");
     if (!e && c->publish.enabled && c->publish.publish_bytes < 4 * c->limits.max_frame_bytes)
         e = fail(why, -EINVAL, "publish.publish_bytes = %llu is under 4 x limits.max_frame_bytes = %llu",
             (unsigned long long)c->publish.publish_bytes, 4ull * c->limits.max_frame_bytes);

@@ -42,7 +42,11 @@ void config_dump(const config *c, FILE *to) {
             const option *o = &config_options[i];
             if (strcmp(o->section, sections[s].name)) continue;
             config_value_text(c, o, value, sizeof value);
-            fprintf(to, "%s = %s # %s\n", o->key, value, *c->origins[i] ? c->origins[i] : "default");
+            const char *reason = config_inert(c, o);
+            if (reason)
+                fprintf(to, "# %s = %s has no effect with %s\n", o->key, value, reason);
+            else
+                fprintf(to, "%s = %s # %s\n", o->key, value, *c->origins[i] ? c->origins[i] : "default");
         }
     }
     for (int32_t m = 0; m < c->n_models; m++) {

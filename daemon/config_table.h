@@ -30,4 +30,6 @@ extern const int config_model_keys_count;
 const option *config_option(const char *section, const char *key); /* NULL: none */
 /* The value of one option as the file would say it. */
 void config_value_text(const config *c, const option *o, char *out, size_t size);
+/* The setting that takes this option's effect away ("engine.engine = cpu"), NULL: it has one. */
+const char *config_inert(const config *c, const option *o);
 #endif
