@@ -3,10 +3,12 @@
 #include "answer.h"
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include "error.h"
+#include "log.h"
 
 int answers_init(answers *a, zrouter *router, sessions *ss, ledger *counts, arena *out, cells *pool,
     void (*wake)(void *ctx), void *wake_ctx) {
@@ -55,6 +57,7 @@ static void held_add(answers *a, answer *n) {
         s->held_first = n;
     s->held_last = n;
     a->held++;
+    s->n_held++;
 }
 
 static void held_remove(answers *a, answer *n) {
@@ -68,6 +71,7 @@ static void held_remove(answers *a, answer *n) {
     else
         s->held_last = n->prev;
     a->held--;
+    s->n_held--;
 }
 
 void answers_turn(answers *a, uint64_t now_ns) {
@@ -98,7 +102,10 @@ static int64_t unix_now_ns(void) {
 
 /* No room for one more means that this peer has stopped reading for long: nobody waits for it (flow.md 17). */
 static void send_failed(answers *a, zpeer *p, session *s, int error) {
-    if (error == -EAGAIN && p) zrouter_cut(a->router, p, CUT_full);
+    if (error == -EAGAIN && p) {
+        if (!p->cut) log_warning("client cut: no room for one more answer client=%s", s ? s->client : "");
+        zrouter_cut(a->router, p, CUT_full);
+    }
     if (s) sessions_fail(a->ss, s);
 }
 
@@ -189,6 +196,8 @@ static bool stalled(const session *s, uint64_t now_ns, uint32_t stall_ms) {
 void answers_expire(answers *a, uint64_t now_ns, uint32_t stall_ms) {
     for (session *s = a->ss->first; s; s = s->next) {
         if (session_gone(s) || !stalled(s, now_ns, stall_ms)) continue;
+        log_warning("client cut: it took none of %u answers for %u ms session=%016" PRIx64 " client=%s", s->n_held,
+            stall_ms, s->id, s->client);
         zrouter_cut(a->router, s->peer, CUT_stall);
         sessions_fail(a->ss, s);
     }

@@ -39,7 +39,7 @@ typedef struct {
     model_set *loaded;
     nct_why load_why;
     int load_error;
-    bool loading_now, ready;
+    bool opened, loading_now, ready;
     int exit_code;
 } daemon_state;
 
@@ -149,6 +149,7 @@ static void on_watchdog(uv_timer_t *h) {
 static int open_all(daemon_state *d) {
     nct_why why = {""};
     if (spine_open(&d->spine, &d->loop, d->cfg, &why)) return fail(d, 1, why.text);
+    d->opened = true;
     drain_init(&d->drain, &d->spine);
     if (watch_signals(d) || private_watch(&d->private, &d->loop)) return fail(d, 1, "no signal handlers");
     uint64_t feed_ms = notify_watchdog_ms();
@@ -184,8 +185,10 @@ static void leave(const daemon_state *d) {
 static void close_all(daemon_state *d) {
     while (d->loading_now) uv_run(&d->loop, UV_RUN_ONCE); /* a stop while models load */
     if (d->spine.frames.n) leave(d);
-    spine_close(&d->spine, drain_linger_ms(&d->drain));
-    if (d->spine.cfg) log_ledger(d);
+    if (d->opened) {
+        spine_close(&d->spine, drain_linger_ms(&d->drain));
+        log_ledger(d);
+    }
     uv_walk(&d->loop, close_handle, NULL);
     uv_run(&d->loop, UV_RUN_DEFAULT);
     uv_loop_close(&d->loop);

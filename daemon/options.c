@@ -7,20 +7,20 @@
 #include <string.h>
 #include "config.h"
 
-/* XX(long name, argument (NULL: none), letter, help) */
+/* XX(long name, argument, letter, help) */
 #define OPTIONS(XX)                                                                                                  \
     XX("conf", "FILE", 'c', "read FILE, then conf.d/*.conf beside it")                                               \
-    XX("check", NULL, 'k', "read everything, load the models, print the sums of memory, and end")                    \
-    XX("dump-config", NULL, 'd', "print every key, its value and where it was set, and end")                         \
-    XX("print-conf", NULL, 'p', "print the shipped nctd.conf: every key with its default and help")                  \
-    XX("print-man", NULL, 'm', "print the table of nctd.conf(5)")                                                    \
+    XX("check", "", 'k', "read everything, load the models, print the sums of memory, and end")                      \
+    XX("dump-config", "", 'd', "print every key, its value and where it was set, and end")                           \
+    XX("print-conf", "", 'p', "print the shipped nctd.conf: every key with its default and help")                    \
+    XX("print-man", "", 'm', "print the table of nctd.conf(5)")                                                      \
     XX("private", "FD", 'P', "serve the process at the other end of FD alone, and end with it")                      \
-    XX("help", NULL, 'h', "this text")                                                                               \
-    XX("version", NULL, 'V', "the version")
+    XX("help", "", 'h', "this text")                                                                                 \
+    XX("version", "", 'V', "the version")
 
 void options_usage(void) {
     printf("usage: nctd [-c FILE] [--check | --dump-config] [section.key=value ...]\n\n");
-#define XX(name, argument, letter, help) printf("  --%-16s %s\n", argument ? name " " #argument : name, help);
+#define XX(name, argument, letter, help) printf("  --%-12s %-5s %s\n", name, argument, help);
     OPTIONS(XX)
 #undef XX
     printf("\nkeys of the configuration, with their defaults (-c FILE, or section.key=value):\n\n");
@@ -39,7 +39,7 @@ static int number(const char *text, int *ret) {
 }
 
 int options_read(options *ret, int argc, char **argv) {
-#define XX(name, argument, letter, help) {name, argument != NULL, NULL, letter},
+#define XX(name, argument, letter, help) {name, argument[0] != 0, NULL, letter},
     static const struct option rows[] = {OPTIONS(XX){NULL, 0, NULL, 0}};
 #undef XX
     options o = {.private_fd = -1};

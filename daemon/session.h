@@ -32,8 +32,9 @@ typedef struct session {
     uint32_t n_streams;
     struct stream *streams;
     struct answer *held_first, *held_last; /* in ZeroMQ's hands, oldest first */
-    uint64_t t_let_go_ns;                  /* it last took an answer */
-    char client[64];                       /* what HELLO said of itself */
+    uint32_t n_held;
+    uint64_t t_let_go_ns; /* it last took an answer */
+    char client[64];      /* what HELLO said of itself */
 } session;
 
 typedef struct {
