@@ -254,10 +254,10 @@ bench: $(BENCH_SO) ## the CPU layer against the FMA loop, oneDNN and PyTorch (CP
 	$(PYTHON) tests/bench/bench_layer.py $(BENCH_SO) --json tests/bench/results/cpu-layer.json $(BENCH)
 
 # ---- the daemon's bench and soak ---------------------------------------------------------------------------------------
-$(BUILD)/bench/bench_daemon $(BUILD)/bench/soak: $(BUILD)/bench/%: $(BUILD)/tests/bench/%.c.o $(BUILD)/tests/bench/load.c.o $(LIB_cli) $(LIB_client)
+$(BUILD)/bench/bench_daemon $(BUILD)/bench/soak: $(BUILD)/bench/%: $(BUILD)/tests/bench/%.c.o $(BUILD)/tests/bench/load.c.o $(LIB_cli) $(LIB_client) $(LIB_layer)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
-	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_client) -lm -o $@
+	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_client) $(LIBS_layer) -o $@
 bench-daemon: $(BUILD)/nctd $(BUILD)/bench/bench_daemon ## the pipeline against a raw ZeroMQ echo (BENCH="--transport tcp --rounds 9")
 	$(BUILD)/bench/bench_daemon $(BUILD)/nctd --json tests/bench/results/daemon.json $(BENCH)
 SOAK_SECONDS ?= 600

@@ -4,7 +4,8 @@
  *
  *     bench_daemon NCTD [--seconds 1] [--rounds 5] [--window 32] [--transport ipc|tcp] [--json FILE]
  *
- * Prints one JSON object a line (to FILE too), then a table. Exit 0, or 1 when a client failed. */
+ * `layer us` is the layer alone, one frame on one thread: where it is not small beside the echo's own time, it is the
+ * limit and not the pipeline. Prints one JSON object a line (to FILE too), then a table. Exit 0, or 1 when a client failed. */
 #include <errno.h>
 #include <getopt.h>
 #include <pthread.h>
@@ -17,6 +18,7 @@
 #include <unistd.h>
 #include <zmq.h>
 #include "load.h"
+#include "nct_layer.h"
 
 enum { CLIENTS_MAX = 4, ROUNDS_MAX = 99, TEXT = 256 };
 typedef struct {
@@ -86,9 +88,16 @@ static int start(const options *o, peer *p) {
     return p->pid > 0 ? 0 : -1;
 }
 
-static void stop(peer *p) {
+static void stop(const options *o, peer *p) {
+    static const char *const left[] = {"nctd.conf", "echo"}; /* nctd takes its own sockets away */
+    char path[TEXT];
     kill(p->pid, SIGTERM);
     waitpid(p->pid, NULL, 0);
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++) {
+        snprintf(path, sizeof path, "%s/%s", o->folder, left[i]);
+        unlink(path);
+    }
+    rmdir(o->folder);
 }
 
 /* ---- one round ---- */
@@ -144,11 +153,58 @@ static int round_of(const options *o, peer *p, const shape *sh, int clients, int
     return failed;
 }
 
-/* ---- what is said ---- */
+/* ---- the layer alone ---- */
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return x < y ? -1 : x > y;
 }
+
+/* CPU time of one frame's layer on one thread, us: what the daemon cannot do without. Median of 200, memory warm. */
+static double layer_us(const shape *sh, const float *payload) {
+    enum { RUNS = 200 };
+    static double took[RUNS];
+    int32_t c = (int32_t)sh->channels, t = (int32_t)sh->steps;
+    nct_params p = {.in_channels = c,
+        .out_channels = c,
+        .kernel_size = 1,
+        .stride = 1,
+        .dilation = 1,
+        .groups = c,
+        .num_groups = c,
+        .eps = 1e-5};
+    nct_where at = {.device = -1};
+    nct_limits lim = {1, 1, t, t};
+    nct_layer *l;
+    size_t need;
+    nct_weights w = {.weight = {payload, NCT_F32, 0}};
+    if (nct_layer_new(&l, &p, &w, &at, NULL, NULL) || nct_workspace(&l, 1, &lim, &need, NULL)) return 0;
+    size_t bytes = (size_t)c * (size_t)t * 4;
+    void *work = aligned_alloc(256, (need + 255) / 256 * 256), *y = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    nct_frame row = {.x_pitch = t, .y_pitch = t, .t_in = t, .t_out = t, .stat_in = -1, .stat_out = -1};
+    nct_job job = {.n_frames = 1,
+        .x_dtype = NCT_F32,
+        .y_dtype = NCT_F32,
+        .frames = &row,
+        .x = payload,
+        .x_count = c * (int64_t)t,
+        .y = y,
+        .y_count = c * (int64_t)t,
+        .workspace = work,
+        .workspace_bytes = need};
+    int phases = nct_phases(&l, 1, &job, 1, NULL);
+    for (int i = 0; i < RUNS; i++) {
+        uint64_t t_ns = load_now_ns();
+        for (int k = 0; k < phases; k++) nct_phase(&l, 1, &job, k, 0, 1);
+        took[i] = (double)(load_now_ns() - t_ns) / 1e3;
+    }
+    qsort(took, RUNS, sizeof *took, by_value);
+    free(work);
+    free(y);
+    nct_layer_free(l);
+    return took[RUNS / 2];
+}
+
+/* ---- what is said ---- */
 static double median(const double *v, int n) {
     double sorted[ROUNDS_MAX];
     memcpy(sorted, v, (size_t)n * sizeof *v);
@@ -156,7 +212,8 @@ static double median(const double *v, int n) {
     return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
-static void say(const options *o, FILE *json, const shape *sh, int clients, const peer *p, double ratio) {
+static void say(
+    const options *o, FILE *json, const shape *sh, int clients, const peer *p, double ratio, double layer) {
     char line[1024];
     double frames_s = median(p->frames_s, o->rounds);
     int n = snprintf(line, sizeof line,
@@ -166,7 +223,8 @@ static void say(const options *o, FILE *json, const shape *sh, int clients, cons
         sh->name, clients, o->tcp ? "tcp" : "ipc", p->window, o->rounds, p->impl, frames_s,
         frames_s * sh->channels * sh->steps * 4 / 1e6, (double)hist_quantile(&p->latency, 0.5) / 1e3,
         (double)hist_quantile(&p->latency, 0.99) / 1e3, median(p->cpu_us, o->rounds));
-    if (ratio > 0) n += snprintf(line + n, sizeof line - (size_t)n, ",\"of_echo\":%.3f", ratio);
+    if (ratio > 0)
+        n += snprintf(line + n, sizeof line - (size_t)n, ",\"of_echo\":%.3f,\"layer_us\":%.1f", ratio, layer);
     snprintf(line + n, sizeof line - (size_t)n, "}");
     puts(line);
     if (json) fprintf(json, "%s\n", line);
@@ -177,16 +235,16 @@ static int compare(
     double ratios[ROUNDS_MAX];
     int failed = 0;
     for (int i = 0; i < 2; i++) memset(&p[i].latency, 0, sizeof p[i].latency);
-    for (int round = 0; round < o->rounds; round++) {
-        for (int i = 0; i < 2; i++) failed |= round_of(o, &p[i], sh, clients, round, payload);
+    for (int round = 0; round < o->rounds && !failed; round++) {
+        for (int i = 0; i < 2 && !failed; i++) failed |= round_of(o, &p[i], sh, clients, round, payload);
         ratios[round] = p[1].frames_s[round] / p[0].frames_s[round];
     }
-    double ratio = median(ratios, o->rounds);
-    say(o, json, sh, clients, &p[0], 0);
-    say(o, json, sh, clients, &p[1], ratio);
-    fprintf(table, "%-10s %7d %12.0f %12.0f %8.2f %12.1f %12.1f\n", sh->name, clients,
+    double ratio = median(ratios, o->rounds), layer = layer_us(sh, payload);
+    say(o, json, sh, clients, &p[0], 0, 0);
+    say(o, json, sh, clients, &p[1], ratio, layer);
+    fprintf(table, "%-10s %7d %12.0f %12.0f %8.2f %12.1f %12.1f %9.1f\n", sh->name, clients,
         median(p[0].frames_s, o->rounds), median(p[1].frames_s, o->rounds), ratio, median(p[0].cpu_us, o->rounds),
-        median(p[1].cpu_us, o->rounds));
+        median(p[1].cpu_us, o->rounds), layer);
     return failed;
 }
 
@@ -229,12 +287,12 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 128 * 1024; i++) payload[i] = (float)(i % 1000) / 1000;
     for (int i = 0; i < 2; i++)
         if (start(&o, &peers[i])) failed = 1;
-    fprintf(table, "%-10s %7s %12s %12s %8s %12s %12s\n", "frame", "clients", "echo /s", "nctd /s", "ratio",
-        "echo cpu us", "nctd cpu us");
+    fprintf(table, "%-10s %7s %12s %12s %8s %12s %12s %9s\n", "frame", "clients", "echo /s", "nctd /s", "ratio",
+        "echo cpu us", "nctd cpu us", "layer us");
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes && !failed; s++)
-        for (size_t n = 0; n < sizeof client_counts / sizeof *client_counts; n++)
+        for (size_t n = 0; n < sizeof client_counts / sizeof *client_counts && !failed; n++)
             failed |= compare(&o, json, peers, &shapes[s], client_counts[n], payload, table);
-    for (int i = 0; i < 2; i++) stop(&peers[i]);
+    for (int i = 0; i < 2; i++) stop(&o, &peers[i]);
     fclose(table);
     fputs(text, stdout);
     if (json) fclose(json);

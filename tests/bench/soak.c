@@ -225,6 +225,14 @@ static int run(options *o, FILE *json) {
     return judge(o, &c, &m, s.messages, code, json) | failed;
 }
 
+static void clean(const options *o) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/nctd.conf", o->folder);
+    unlink(path);
+    unlink(o->log);
+    rmdir(o->folder);
+}
+
 int main(int argc, char **argv) {
     static const struct option names[] = {
         {"seconds", 1, NULL, 's'}, {"clients", 1, NULL, 'c'}, {"json", 1, NULL, 'j'}, {0}};
@@ -245,6 +253,7 @@ int main(int argc, char **argv) {
     if (json) setvbuf(json, NULL, _IOLBF, 0);
     int failed = run(&o, json);
     if (json) fclose(json);
+    if (!failed) clean(&o);
     if (failed) fprintf(stderr, "soak: failed; the daemon's log is %s\n", o.log);
     return failed;
 }
