@@ -359,3 +359,23 @@ def test_help_is_made_from_the_tables():
     assert check.returncode == 0, check.stderr
     assert "nct run [-m|--model FILE]" in ok(nct("synopsis")).stdout.decode()
     fails(nct(), 2, "nct COMMAND")
+
+
+@pytest.mark.parametrize("name", ["A7_fmt18_cbsize0.wav", "C_quiet_lsb.wav"])
+def test_a_file_and_its_integers_over_the_wire_give_the_same_bits(name, start, tmp_path):
+    import wire
+    d = start({"model main": {"file": B0, "num_groups": 2}})
+    ok(nct("run", "--connect", d.ingest, data(name), "-o", tmp_path / "o.npy"))
+    by_file = np.load(tmp_path / "o.npy")
+    x = wav(data(name))[1]
+    with d.client() as c:
+        for frame, flags in ((x * 32768).astype("<i2"), 0), ((x.T * 32768).astype("<i2"), wire.INTERLEAVED), (x.astype("<f4"), 0):
+            m = c.ask("main/int", frame, flags=flags)
+            assert m.h.status == 0 and (wire.array(m) == by_file).all()
+        old = d.ledger()
+        assert c.ask("main/int", np.zeros((3, 1000), np.float32)).h.status == -22
+        assert c.ask("main/int", np.zeros((1000, 2), np.float32)).h.status == -22  # (T, C) without its flag is no frame of this model
+        assert d.ledger()["refused"] == old["refused"] + 2
+        assert c.ask("main/int", x.astype("<f4")).h.status == 0
+    ok(nct("run", *MODEL, data(name), "-o", tmp_path / "p.npy"))
+    assert (np.load(tmp_path / "p.npy") == by_file).all()

@@ -129,17 +129,17 @@ def long_wav(path, channels, steps, rate, seed):
 
 
 def check_long(x, y, model, groups):
-    """y (C_out, T) against float64 on the whole, block by block: the conv in PyTorch, the statistics over everything."""
+    """y (C_out, T) against float64 on the whole, block by block, the statistics over everything."""
     import torch
-    import torch.nn.functional as F
-    m, block = load_model(model), 1 << 20
+    m, block = load_model(model), 1 << 18
     steps, taps = x.shape[0], m["conv.weight"].shape[2]
     t_out = steps - taps + 1
     assert y.shape == (m["conv.weight"].shape[0], t_out)
 
     def conv(at):
         part = torch.from_numpy(x[at:min(at + block, t_out) + taps - 1].astype(np.float64).T / 32768)
-        return F.conv1d(part[None], m["conv.weight"], m.get("conv.bias"))[0]
+        n = part.shape[1] - taps + 1
+        return sum(m["conv.weight"][:, :, k] @ part[:, k:k + n] for k in range(taps))  # BLAS, as conv1d has no fast float64
 
     total, squares = 0, 0
     for at in range(0, t_out, block):
@@ -158,7 +158,7 @@ def check_long(x, y, model, groups):
 LONG = os.environ.get("NCT_LONG") == "1"  # the whole 40 minutes and the whole hour
 
 
-@pytest.mark.parametrize("channels, rate, seconds", [(2, 48000, 2400 if LONG else 60), (64, 1000, 3600 if LONG else 120)])
+@pytest.mark.parametrize("channels, rate, seconds", [(2, 48000, 2400 if LONG else 60), (64, 1000, 3600 if LONG else 75)])
 def test_long_recordings(channels, rate, seconds, tmp_path):
     rng = np.random.default_rng(channels)
     outs, groups = (4, 2) if channels == 2 else (64, 8)

@@ -1,0 +1,157 @@
+"""nct send, sub, info, ping, bench against a running daemon."""
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from conftest import SLOW, until
+from nct_tools import B0, ENV, NCT, ST, close, data, fails, load_model, nct, objects, ok, oracle, st
+
+
+@pytest.fixture
+def daemon(start):
+    return start({"model main": {"file": B0, "num_groups": 2}})
+
+
+def test_info(daemon):
+    r = ok(nct("info", "--connect", daemon.ingest, "--json"))
+    j = json.loads(r.stdout)
+    model = j["models"]["main"] if isinstance(j["models"], dict) else j["models"][0]
+    assert (model["in_channels"], model["out_channels"], model["kernel_size"], model["num_groups"]) == (2, 4, 3, 2)
+    text = ok(nct("info", "--connect", daemon.ingest)).stdout.decode()
+    for word in ("model main", "kernel_size        3", "num_groups         2", "max_frame_bytes", "ledger: received 0", "variant"):
+        assert word in text, (word, text)
+    fails(nct("info", "--connect", "ipc:///nonexistent/x.sock", "--timeout", "0.3"), 69)
+    fails(nct("info", "--connect", "http://x"), 2)
+
+
+def test_ping(daemon):
+    r = ok(nct("ping", "--connect", daemon.ingest, "-k", "3", "-i", "0.01", "--json"))
+    j = objects(r)[0]
+    assert j["sent"] == j["answered"] == 3 and 0 < j["least_ms"] <= j["p50_ms"] * 1.01 <= j["most_ms"] * 1.02
+    assert ok(nct("ping", "--connect", daemon.ingest, "-k", "2", "-i", "0.01")).stdout.count(b"ms") == 5
+    daemon.signal(signal.SIGSTOP)
+    try:
+        fails(nct("ping", "--connect", daemon.ingest, "-k", "1", "--timeout", "0.3"), 69)
+    finally:
+        daemon.signal(signal.SIGCONT)
+
+
+def subscribe(daemon, *args):
+    """nct sub, its lines gathered, once its subscription has surely arrived."""
+    p = subprocess.Popen([NCT, "sub", "--connect", daemon.publish, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENV)
+    time.sleep(0.5 * SLOW)  # a subscription has no answer
+    return p
+
+
+def frames_of(frame, steps, stream, daemon, *args):
+    return ok(nct("send", "--connect", daemon.ingest, "--stream", stream, "--frame", frame, ST, "--json", *args))
+
+
+def expected_frames(n):
+    """Each frame of n steps on its own, joined."""
+    x = st()
+    return np.concatenate([oracle(x[:, i:i + n], B0)[0] for i in range(0, 1000, n)], 1)
+
+
+def test_send_and_sub(daemon):
+    p = subscribe(daemon, "main/mic", "--json", "--count", 5)
+    j = objects(frames_of("200", 200, "mic", daemon))[0]
+    assert (j["sent"], j["ok"], j["refused"], j["steps"]) == (5, 5, 0, 1000)
+    out, err = p.communicate(timeout=30 * SLOW)
+    assert p.returncode == 0, err
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["seq"] for line in lines] == [1, 2, 3, 4, 5]
+    assert all((line["model"], line["stream"], line["channels"], line["steps"], line["dtype"], line["missed"]) ==
+               ("main", "mic", 4, 198, "f32", 0) for line in lines)
+    assert all(line["t_answer_ns"] >= line["t_capture_ns"] > 0 for line in lines)
+
+
+@pytest.mark.parametrize("topic", ["main/", "main/mic", "main/mic/", ""])
+def test_sub_writes_samples(daemon, topic):
+    p = subscribe(daemon, *([topic] if topic else []), "--raw", "--count", 4)
+    frames_of("250", 250, "mic", daemon)
+    out, err = p.communicate(timeout=30 * SLOW)
+    assert p.returncode == 0, err
+    np.testing.assert_allclose(np.frombuffer(out, "<f4").reshape(-1, 4).T, expected_frames(250), atol=3e-5)
+
+
+def test_sub_shows_gaps_and_other_streams_stay_out(daemon):
+    p = subscribe(daemon, "main/mic", "--timeout", 1 * SLOW)
+    with daemon.client() as c:
+        x = np.zeros((2, 10), np.float32)
+        for seq, stream in ((1, "mic"), (2, "mic"), (1, "mic2"), (6, "mic")):
+            assert c.ask(f"main/{stream}", x, seq=seq).h.status == 0
+    out, err = p.communicate(timeout=30 * SLOW)
+    assert p.returncode == 0, err
+    text = out.decode()
+    assert "main/mic: 3 results are missing here" in text and "mic2" not in text and text.count("(4, 8) f32") == 3
+
+
+def test_sub_ends_on_signals_and_closed_pipes(daemon):
+    p = subscribe(daemon, "--raw")
+    p.send_signal(signal.SIGINT)
+    assert p.wait(20 * SLOW) == 0
+    p = subscribe(daemon, "--raw")
+    p.stdout.close()
+    frames_of("250", 250, "mic", daemon)
+    assert p.wait(20 * SLOW) == 0
+    fails(nct("sub", "no slash", "--connect", daemon.publish), 2)
+
+
+def test_send_paces_pipes_and_names_refusals(daemon):
+    x = (st() * 32768).astype("<i2").T.tobytes()
+    begin = time.monotonic()
+    r = ok(nct("send", "--connect", daemon.ingest, "--raw", "i16", "--rate", "2000", "--channels", "2", "--pace", "-f", "50ms", "-",
+               "--json", input=x))
+    assert time.monotonic() - begin >= 0.4  # half a second of sound, its last frame is due after 0.45 s
+    assert objects(r)[0]["sent"] == 10
+    fails(nct("send", "--connect", daemon.ingest, data("A11_mono.wav")), 1, "file has 1 channels, model layer wants 2")
+    fails(nct("send", "--connect", daemon.ingest, "--frame", "2", ST), 1, "K = 3")
+    fails(nct("send", "--connect", daemon.ingest, "--frame", "1h", ST), 2, "--frame")
+
+
+def test_send_takes_any_frame_length_of_a_pipe(daemon):
+    with open(data("A1_ffmpeg_pipe_ffffffff.wav"), "rb") as f:
+        r = ok(nct("send", "--connect", daemon.ingest, "-f", "300", "-", "--json", input=f.read()))
+    assert objects(r)[0]["steps"] == 1000 and objects(r)[0]["sent"] == 4
+
+
+@pytest.mark.parametrize("poisson", [False, True])
+def test_bench_counts(daemon, poisson):
+    args = ["--rate", "400", "--seconds", "1.5", "--warmup", "0.5", "--streams", "8", "--clients", "3", "--steps", "10,480,100", "--json"]
+    r = ok(nct("bench", "--connect", daemon.ingest, *args, *(["--poisson"] if poisson else [])))
+    j = objects(r)[0]
+    if not poisson:
+        assert j["due"] == 600
+    assert 400 < j["due"] < 800 and j["due"] == j["sent"] == j["ok"]
+    assert j["refused"] == j["failed"] == j["not_sent"] == j["unanswered"] == 0
+    assert j["ledger"]["received"] - j["ledger_before"]["received"] == j["sent"]
+    assert j["ledger"]["ok"] - j["ledger_before"]["ok"] == j["ok"]
+    h = j["latency"]
+    assert 0 < h["p50_us"] <= h["p99_us"] <= h["p999_us"] <= h["max_us"] * 1.01
+    assert h["n"] == j["from_real_send"]["n"] and h["n"] < j["ok"]
+    text = ok(nct("bench", "--connect", daemon.ingest, "--seconds", "0.3", "--warmup", "0")).stdout.decode()
+    for word in ("p99.9", "this program's own lag", "ledger: received", "constant"):
+        assert word in text
+
+
+def test_bench_does_not_hide_a_pause(daemon):
+    """The daemon stops for a second: frames that were due meanwhile carry the wait, though they were sent late."""
+    p = subprocess.Popen([NCT, "bench", "--connect", daemon.ingest, "--rate", "500", "--seconds", "3", "--warmup", "0", "--json"],
+                         stdout=subprocess.PIPE, env=ENV)
+    time.sleep(1)
+    daemon.signal(signal.SIGSTOP)
+    time.sleep(1)
+    daemon.signal(signal.SIGCONT)
+    out, _ = p.communicate(timeout=60 * SLOW)
+    j = json.loads(out)
+    assert j["due"] == 1500 and j["ok"] + j["refused"] == 1500
+    # A closed loop would have one slow answer; here about a third of all frames waited, half a second on average.
+    assert j["latency"]["max_us"] > 0.9e6 and j["latency"]["p90_us"] > 0.3e6
+    assert j["window_wait"]["n"] > 100
