@@ -19,6 +19,18 @@ static void lock_name(const ipcpath *p, char name[128]) {
     snprintf(name, 128, "%s.lock", p->path);
 }
 
+/* The folder of the path is made when only its last part is missing, as systemd does for the unit (RuntimeDirectory):
+ * /run is empty after every boot. Who may connect is decided by the socket's own mode. */
+static int make_folder(const ipcpath *p, zwhy *why) {
+    char folder[108];
+    snprintf(folder, sizeof folder, "%s", p->path);
+    char *slash = strrchr(folder, '/');
+    if (!slash || slash == folder) return 0;
+    *slash = 0;
+    if (!mkdir(folder, 0755) || errno == EEXIST) return 0;
+    return zwhy_set(why, -errno, "the folder %s of ipc://%s cannot be made: %s", folder, p->path, strerror(errno));
+}
+
 /* Opens and locks; again when the file went away under us (its owner just ended). *ret_ours: it bore our mark. */
 static int take_lock(ipcpath *p, bool *ret_ours, zwhy *why) {
     char name[128], mark[sizeof MARK] = "";
@@ -72,7 +84,8 @@ int ipcpath_claim(ipcpath *p, const char *endpoint, zwhy *why) {
     *p = (ipcpath){.lock_fd = -1};
     if (strncmp(endpoint, "ipc://", 6) || endpoint[6] == '@') return 0;
     snprintf(p->path, sizeof p->path, "%s", endpoint + 6);
-    int error = take_lock(p, &ours, why);
+    int error = make_folder(p, why);
+    if (!error) error = take_lock(p, &ours, why);
     if (!error) error = clear_path(p, ours, why);
     p->claimed = !error;
     if (!error) return 0;

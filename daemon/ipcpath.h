@@ -1,6 +1,6 @@
 /* ipcpath.h: the file system's side of an ipc endpoint. ZeroMQ would bind over anything, and of two daemons on one path
  * the first loses its clients without a word: so a lock stands beside the path, and nothing is deleted but a stale
- * socket of ours. At start and at the end, main thread. */
+ * socket of ours. The path's folder is made when only its last part is missing. At start and at the end, main thread. */
 #ifndef NCTD_IPCPATH_H
 #define NCTD_IPCPATH_H
 #include <sys/types.h>
