@@ -58,8 +58,8 @@ static layout layout_of_job(const nct_layer *l, const nct_job *job, int32_t n_wo
 
 static frame_kind kind_of(const cpu_run *r, const nct_frame *f) {
     const nct_params *p = &r->l->p;
-    if (!r->stats) return IN_BLOCKS;
     if (r->c->weight_short && f->t_out <= CPU_SHORT) return IN_UNITS;
+    if (!r->stats) return IN_BLOCKS;
     int64_t row = round_up(f->t_out, 64), held = r->raw_floats / row / r->group_co * r->group_co;
     if (held == 0) return IN_BLOCKS;
     if ((int64_t)r->job->n_frames * p->num_groups < r->n_workers && f->t_out > CPU_LEAF) return IN_BLOCKS;
@@ -101,8 +101,8 @@ static cpu_run run_of(const nct_layer *l, const nct_job *job, int32_t n_workers,
 }
 
 static int phases_of(const cpu_run *r) {
-    if (!r->stats) return r->leaves ? 2 : 1;
-    return r->any_blocks ? 3 : r->job->frame_flags ? 2 : 1;
+    if (r->stats && r->any_blocks) return 3;
+    return r->job->frame_flags && r->n_workers > 1 ? 2 : 1; /* flags wait for the other workers' groups */
 }
 
 int cpu_phases(const nct_layer *l, const nct_job *job, int32_t n_workers, nct_why *why) {

@@ -51,7 +51,8 @@ INLINE void short_kernel(const int cols, const short_args *a) {
 KERNEL(1)
 KERNEL(2)
 KERNEL(3)
-KERNEL(4) KERNEL(5) KERNEL(6)
+KERNEL(4)
+KERNEL(5) KERNEL(6)
 #if SHORT_COLS == 8
     KERNEL(7) KERNEL(8)
 #endif

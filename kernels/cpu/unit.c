@@ -103,7 +103,7 @@ static void short_conv_run(const cpu_run *r, const cpu_frame *frames, int32_t n,
             shorts[i] = (cpu_short){.src = frames[i].src,
                 .t_out = frames[i].f->t_out,
                 .dst = short_target(r, &frames[i], i, c0, c - c0),
-                .leaf = frames[i].leaf + c};
+                .leaf = r->leaves ? frames[i].leaf + c : NULL};
         r->c->ops->conv_short(r->c, shorts, n, group, c - first, end - first, r->x_tile, r->part);
     }
 }
@@ -114,7 +114,7 @@ void cpu_unit_short(const cpu_run *r, const cpu_frame *frames, int32_t n, int32_
     for (int32_t i = 0; i < n; i++) {
         const cpu_frame *f = &frames[i];
         cpu_norm *norm = r->norm + (int64_t)f->index * r->l->p.num_groups;
-        for (int32_t g = g0; g < g1; g++) norm[g] = cpu_norm_merge(r, f, g);
+        for (int32_t g = g0; r->stats && g < g1; g++) norm[g] = cpu_norm_merge(r, f, g);
         if (!r->job->y) continue;
         cpu_target raw = short_target(r, f, i, c0, 0);
         apply_run(r, f, c0, c1, 0, f->f->t_out, raw.y, raw.pitch);

@@ -4,8 +4,9 @@
  *   d0..d3 = x[2i .. 2i+3];  u0 = d0-d2, u1 = d1+d2, u2 = d2-d1, u3 = d1-d3;  m_j = sum over channels of u_j * w_j
  *   y[2i] = (m0 + m1) + m2,  y[2i+1] = (m1 - m2) - m3
  *
- * Pairs are counted from output 0 of the frame. Each m_j is a tile of conv.inc.h with one tap. Largest error measured
- * against float64 beside the direct form: 2.4e-6 to 1.4e-6. Worker threads, through cpu_ops.conv. */
+ * Pairs are counted from output 0 of the frame. Each m_j is a tile of conv.inc.h with one tap. Against float64,
+ * normalised outputs, 128 to 512 channels: rms 2.7e-7 (direct 2.5e-7), largest 1.9e-6 (direct 1.9e-6). Worker threads,
+ * through cpu_ops.conv. */
 
 enum { PAIRS = CPU_WINO / 2, WINO_CHUNK = 8 * CPU_ROWS };
 

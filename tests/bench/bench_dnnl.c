@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { SRC, WEIGHTS, BIAS, DST, N_MEM };
 
@@ -22,12 +21,6 @@ struct dnnl_peer {
     dnnl_memory_t mem[N_MEM], x, y, w;
     double *leaf; /* [n][co] mean, m2 */
 };
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 #define TRY(call)                                                                                                    \
     do {                                                                                                             \
@@ -220,18 +213,18 @@ static void norm_run(dnnl_peer *d) {
 
 double dnnl_peer_run(dnnl_peer *d) {
     omp_set_num_threads(d->threads);
-    double start = seconds();
+    double start = bench_seconds(d->threads);
     if (d->nwc && reorder_run(d, d->x_reorder, d->x, d->mem[SRC])) return -1;
     if (conv_run(d)) return -1;
     if (d->nwc && reorder_run(d, d->y_reorder, d->mem[DST], d->y)) return -1;
     norm_run(d);
-    return seconds() - start;
+    return bench_seconds(d->threads) - start;
 }
 
 double dnnl_peer_bare(dnnl_peer *d) {
     omp_set_num_threads(d->threads);
-    double start = seconds();
-    return conv_run(d) ? -1 : seconds() - start;
+    double start = bench_seconds(d->threads);
+    return conv_run(d) ? -1 : bench_seconds(d->threads) - start;
 }
 
 void dnnl_peer_free(dnnl_peer *d) {

@@ -30,6 +30,10 @@ double dnnl_peer_run(dnnl_peer *d);
 double dnnl_peer_bare(dnnl_peer *d);
 void dnnl_peer_free(dnnl_peer *d);
 
+/* The clock of every contestant: one thread is timed by the time it ran, so that other work on the machine disturbs
+ * it little; several by the wall. */
+double bench_seconds(int32_t threads);
+
 /* Seconds that `flop` take as independent FMAs in registers, spread over the threads, in the widest vectors here. */
 double fma_run(double flop, int32_t threads);
 #pragma GCC visibility pop

@@ -102,9 +102,10 @@ def torch_new(data, threads):
     def run():
         torch.set_num_threads(threads)
         with torch.no_grad():
-            start = time.perf_counter()
+            clock = time.thread_time if threads == 1 else time.perf_counter
+            start = clock()
             run.y = acts[data.act](F.group_norm(F.conv1d(x, w, bias, **data.conv), data.num_groups, gamma, beta, data.eps))
-            return time.perf_counter() - start
+            return clock() - start
     return run
 
 
@@ -160,7 +161,7 @@ class Contest:
             time.sleep(0.002)
 
     def medians(self):
-        n = len(next(iter(self.runs)) and self.times[next(iter(self.runs))])
+        n = len(self.times[next(iter(self.runs))])
         fma = [min(self.times["fma"][i * len(self.runs):(i + 1) * len(self.runs)]) for i in range(n)]
         ms = {k: statistics.median(v) * 1e3 for k, v in self.times.items()}
         ratio = {k: statistics.median(a / b for a, b in zip(self.times[k], fma)) for k in self.runs}
@@ -192,11 +193,12 @@ def main():
     ap.add_argument("--peers", default="dnnl,torch")
     ap.add_argument("--threads", default="1,2")
     ap.add_argument("--rounds", type=int, default=9)
+    ap.add_argument("--seconds", type=float, default=20, help="for one shape, after 3 rounds at least")
     ap.add_argument("--json")
     args = ap.parse_args()
     lib, rows = library(args.library), []
     variants = args.variants.split(",")
-    print("milliseconds (median), x: over the FMA loop beside it, last: over the first column; memory warm\n"
+    print("milliseconds (median), x: over the FMA loop beside it, last: over the first column; memory warm;\n1 thread by its CPU time, 2 by the wall\n"
           f"{'shape':28s}th  fma loop" + "".join(f"{c:>23s}" for c in variants + (["onednn-ncw", "onednn-nwc", "(conv, nwc)"] if "dnnl" in args.peers else []) + (["torch"] if "torch" in args.peers else [])))
     for name in args.shapes.split(","):
         for threads in map(int, args.threads.split(",")):
@@ -205,13 +207,15 @@ def main():
             off = contest.check()
             if any(not d < 1e-3 for d in off.values()):
                 sys.exit(f"bench: {name}: contestants disagree: {off}")
-            for _ in range(args.rounds):
-                contest.round(3)
+            end, rounds = time.monotonic() + args.seconds, 0
+            while rounds < 3 or rounds < args.rounds and time.monotonic() < end:
+                contest.round(2)
+                rounds += 1
             ms, ratio, beside = contest.medians()
             contest.close()
             row_print(threads, data, ms, ratio, beside)
             rows.append(dict(date=datetime.date.today().isoformat(), hardware=hardware(), command=" ".join(["tests/bench/bench_layer.py", *sys.argv[2:]]),
-                             shape=name, n=data.fields[0], n_of_table=data.table_n, threads=threads, memory="warm", rounds=args.rounds,
+                             shape=name, n=data.fields[0], n_of_table=data.table_n, threads=threads, memory="warm", rounds=rounds, clock="thread CPU" if threads == 1 else "wall",
                              gflop=data.flop / 1e9, plan=contest.plan, fma_ms=ms["fma"],
                              contestants={k: dict(ms=ms[k], over_fma=ratio[k], over_ours=beside[k]) for k in ratio}))
     summary(rows, variants[0])
