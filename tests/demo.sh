@@ -42,16 +42,16 @@ file = $here/array.safetensors
 CONF
 "$build/nctd" -c "$run/nctd.conf" 2> "$here/nctd.log" &
 daemon=$!
-"$nct" ping --connect "ipc://$run/ingest.sock" --wait 20s || { cat "$here/nctd.log"; exit 1; }
+"$nct" ping --connect "ipc://$run/ingest.sock" --count 1 --timeout 30 || { cat "$here/nctd.log"; exit 1; }
 
 echo "== recordings through the daemon"
 "$nct" run --connect "ipc://$run/ingest.sock" --name speech "$here/speech.wav" -o "$here/speech.npy" --plot "$here/speech.png"
-"$nct" run --connect "ipc://$run/ingest.sock" --name array "$here/array64.wav" -o "$here/array64.wav.result.wav" --plot "$here/array64.png"
+"$nct" run --connect "ipc://$run/ingest.sock" --name array "$here/array64.wav" -o "$here/array64.out.wav" --plot "$here/array64.png"
 
-echo "== load: 32 streams of (64, 480) frames, as fast as real time for 32 arrays at 48 kHz, for 3 s"
-"$nct" bench --connect "ipc://$run/ingest.sock" --name array --streams 32 --rate 3200 --steps 480 --seconds 3
+echo "== load: 16 streams of (64, 480) frames, 800 a second: what 8 such arrays at 48 kHz send in real time"
+"$nct" bench --connect "ipc://$run/ingest.sock" --name array --streams 16 --rate 800 --steps 480 --seconds 4
 
 echo "== the daemon's books"
-"$nct" info --connect "ipc://$run/ingest.sock" | tail -20
+"$nct" info --connect "ipc://$run/ingest.sock" | tail -25
 echo "== left in $here:"
 ls -l "$here" | awk 'NR > 1 {print "   " $9 "  " $5 " bytes"}'
