@@ -199,11 +199,15 @@ static void launch(engine *e, slot *s) {
     s->t_launch_ns = uv_hrtime();
     for (int32_t n = 0; n < s->b->n_frames; n++) s->b->frames[n]->t_launch_ns = s->t_launch_ns;
     int error = e->ops->launch(e, s, &why);
-    if (error) abandon(e, s, error, why.text[0] ? why.text : strerror(-error));
+    if (error == ENGINE_DONE_HERE)
+        finish(e, s);
+    else if (error)
+        abandon(e, s, error, why.text[0] ? why.text : strerror(-error));
 }
 
 bool engine_turn(engine *e, uint64_t now_ns) {
     size_t budget = FILL_BYTES;
+    e->n_turns++;
     collect(e);
     while (e->filling || take(e, now_ns)) {
         if (!e->filling) continue; /* abandoned */

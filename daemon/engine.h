@@ -21,6 +21,7 @@ typedef struct slot slot;
 
 /* What a backend does for a slot; engine.c does everything else. The job is complete: pointers, rows,
  * strides. */
+#define ENGINE_DONE_HERE 1
 typedef struct engine_ops {
     const char *name; /* "cpu", "cuda" */
     bool
@@ -30,8 +31,9 @@ typedef struct engine_ops {
     /* A slot's memory, touched, 4096-byte aligned; and back. Called between open and close. */
     void *(*alloc)(engine *e, size_t bytes);
     void (*release)(engine *e, void *p, size_t bytes);
-    /* Begin job on s and return; call engine_done(s, error) later from any thread (it wakes the loop). An
-     * error here means that it did not begin. */
+    /* Begin job on s and return 0; call engine_done(s, error) later from any thread (it wakes the loop). Or do it at
+     * once, when that takes microseconds: ENGINE_DONE_HERE, with s->error and s->t_done_ns set. A negative errno: it did
+     * not begin. */
     int (*launch)(engine *e, slot *s, nct_why *why);
 } engine_ops;
 extern const engine_ops engine_cpu_ops;

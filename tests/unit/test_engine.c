@@ -134,6 +134,26 @@ static void test_slot_is_not_held(void **state) {
     rig_free(r);
 }
 
+/* A small batch comes back in the turn that takes it; a large one does not hold the loop up, nor do many small ones. */
+static void test_small_work_is_done_here(void **state) {
+    (void)state;
+    const char *const settings[] = {"engine.slot_bytes=20M", "engine.threads=1", NULL};
+    rig *r = rig_new(&engine_cpu_ops, 1, 64 << 20, settings);
+    rig_push(r, rig_frame(r, 0, 0, 480, NCT_F32, 0));
+    engine_turn(r->e[0], uv_hrtime());
+    assert_int_equal(r->n_frames, 1);
+    rig_push(r, rig_frame(r, 0, 0, 40000, NCT_F32, 0));
+    engine_turn(r->e[0], uv_hrtime());
+    assert_int_equal(r->n_frames, 1);
+    assert_int_equal(engine_in_flight(r->e[0]), 1);
+    rig_run(r, 2);
+    for (int i = 0; i < 3000; i++) rig_push(r, rig_frame(r, 0, i % RIG_STREAMS, 60, NCT_F32, 0));
+    engine_turn(r->e[0], uv_hrtime());
+    assert_true(r->n_frames > 100 && r->n_frames < 2900);
+    rig_run(r, 3002);
+    rig_free(r);
+}
+
 /* OBSERVE takes longer frames than any result may have: the workspace grows for them. Without memory for it, or for any
  * other reason before the launch, the frames are answered and their charges given back. */
 static bool no_memory;
@@ -197,7 +217,7 @@ static void test_settings(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_mixed), cmocka_unit_test(test_mixed_arena_short),
         cmocka_unit_test(test_arena_in_pieces), cmocka_unit_test(test_fill_in_turns),
-        cmocka_unit_test(test_slot_is_not_held), cmocka_unit_test(test_workspace_grows),
-        cmocka_unit_test(test_flags_seen), cmocka_unit_test(test_settings)};
+        cmocka_unit_test(test_slot_is_not_held), cmocka_unit_test(test_small_work_is_done_here),
+        cmocka_unit_test(test_workspace_grows), cmocka_unit_test(test_flags_seen), cmocka_unit_test(test_settings)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
