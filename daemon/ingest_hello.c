@@ -98,7 +98,10 @@ void ingest_hello(ingest *in, const request *r) {
         welcome_peer(in, &h);
     } else {
         hello *kept = malloc(sizeof *kept);
-        if (!kept) return;
+        if (!kept) {
+            ingest_error(in, r->peer, &r->h, "", -ENOBUFS, "no memory to keep this HELLO", NULL);
+            return;
+        }
         forget_waiting(in, r->peer);
         *kept = h;
         kept->next = in->waiting;

@@ -77,12 +77,12 @@ static void loaded(uv_work_t *w, int status) {
     if (!error && d->drain.state == DRAIN_OFF) error = spine_ready(&d->spine, d->loaded, &d->load_why);
     model_set_free(d->loaded);
     d->loaded = NULL;
+    if (d->drain.state != DRAIN_OFF) return; /* stopped while it loaded */
     if (error) {
         fail(d, EXIT_CONFIG, d->load_why.text[0] ? d->load_why.text : strerror(-error));
         drain_begin(&d->drain, "the models could not be loaded");
         return;
     }
-    if (d->drain.state != DRAIN_OFF) return;
     d->ready = true;
     say_models(d);
     log_info("ready version=%s endpoint=%s backend=%s variant=%s engines=%d threads=%d precision=%s", NCT_VERSION,
@@ -122,12 +122,22 @@ static void on_signal(uv_signal_t *h, int number) {
     drain_begin(&d->drain, number == SIGTERM ? "SIGTERM" : "SIGINT");
 }
 
+static const int watched[] = {SIGTERM, SIGINT, SIGHUP};
+
+/* SIG_BLOCK before threads are made and after the loop has ended, SIG_UNBLOCK while it turns: with no handler there
+ * yet, or none any more, a SIGHUP would end the process. Threads inherit the mask and never take one. */
+static void hold_signals(int how) {
+    sigset_t set;
+    sigemptyset(&set);
+    for (int i = 0; i < 3; i++) sigaddset(&set, watched[i]);
+    pthread_sigmask(how, &set, NULL);
+}
+
 static int watch_signals(daemon_state *d) {
-    static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
     for (int i = 0; i < 3; i++) {
         int error = uv_signal_init(&d->loop, &d->signals[i]);
         d->signals[i].data = d;
-        if (!error) error = uv_signal_start(&d->signals[i], on_signal, numbers[i]);
+        if (!error) error = uv_signal_start(&d->signals[i], on_signal, watched[i]);
         if (error) return error;
     }
     return 0;
@@ -182,9 +192,21 @@ static void leave(const daemon_state *d) {
     _exit(d->exit_code);
 }
 
+static void on_wait(uv_timer_t *h) {
+    (void)h; /* uv_run returns */
+}
+
+/* A stop while models load: the helper thread is not interrupted, and not waited for without end. */
+static bool await_loading(daemon_state *d) {
+    uint64_t end_ns = uv_hrtime() + d->cfg->daemon.drain_ms * 1000000ull;
+    if (!d->loading_now) return true;
+    uv_timer_start(&d->watchdog, on_wait, 50, 50);
+    while (d->loading_now && uv_hrtime() < end_ns) uv_run(&d->loop, UV_RUN_ONCE);
+    return !d->loading_now;
+}
+
 static void close_all(daemon_state *d) {
-    while (d->loading_now) uv_run(&d->loop, UV_RUN_ONCE); /* a stop while models load */
-    if (d->spine.frames.n) leave(d);
+    if (!await_loading(d) || d->spine.frames.n) leave(d);
     if (d->opened) {
         spine_close(&d->spine, drain_linger_ms(&d->drain));
         log_ledger(d);
@@ -213,7 +235,11 @@ static int serve(daemon_state *d) {
     notify_init();
     signal(SIGPIPE, SIG_IGN);
     if (may_serve(d)) return d->exit_code;
-    if (!open_all(d)) uv_run(&d->loop, UV_RUN_DEFAULT);
+    if (!open_all(d)) {
+        hold_signals(SIG_UNBLOCK);
+        uv_run(&d->loop, UV_RUN_DEFAULT);
+        hold_signals(SIG_BLOCK);
+    }
     close_all(d);
     notify_done();
     if (d->private.fd >= 0) private_clean(d->options.conf, d->cfg->ingest.endpoint);
@@ -269,6 +295,7 @@ static int run(daemon_state *d) {
 int main(int argc, char **argv) {
     static daemon_state d; /* handles live here until the loop is closed */
     if (options_read(&d.options, argc, argv)) return EXIT_USAGE;
+    if (d.options.verb == DO_SERVE) hold_signals(SIG_BLOCK);
     d.private = (private_end){.fd = d.options.private_fd, .ended = on_private_end, .ctx = &d};
     int code = run(&d);
     config_free(d.cfg);

@@ -130,7 +130,8 @@ static bool wanted(publisher *p, frame *f) {
     return false;
 }
 
-/* One copy, while the row is still ours to read. */
+/* One copy, while the row is still ours to read. The session stays out of it: who knows it could end it with a HELLO
+ * that names it as its previous one. */
 static void publish(publisher *p, frame *f, wire_header h) {
     stream *s = f->stream;
     unsigned char header[WIRE_HEADER_BYTES];
@@ -139,6 +140,7 @@ static void publish(publisher *p, frame *f, wire_header h) {
         zxpub_set_hwm(p->pub, publisher_hwm(p->publish_bytes, p->largest));
     }
     h.window = 0;
+    h.session = 0;
     wire_write(header, &h);
     zout m = {.topic = s->topic,
         .topic_bytes = s->topic_bytes,
@@ -165,7 +167,6 @@ static void send_result(publisher *p, frame *f, uint64_t now_ns) {
     if (!reply) short_h.dtype = 0;
     /* Handed over, the row goes back in a later turn at the earliest: PUB may still copy from it. */
     int error = hand_over(p, f, reply ? &h : &short_h, reply ? &row : &none, now_ns);
-    h.session = f->session->id;
     h.t_answer_ns = short_h.t_answer_ns > h.t_answer_ns ? short_h.t_answer_ns : h.t_answer_ns;
     if (!error && wanted(p, f)) publish(p, f, h);
     if (!error) ledger_count(p->counts, cell ? COUNT_copied : COUNT_in_place);

@@ -27,6 +27,7 @@
 typedef struct {
     uv_poll_t polls[4]; /* ROUTER and its monitor, XPUB and its monitor */
     int n_polls;
+    bool others_woke;   /* a monitor or the XPUB has something to say */
     uv_poll_t deadline; /* the timerfd */
     int deadline_fd;
     uint64_t armed_ns; /* UINT64_MAX: not armed */

@@ -70,16 +70,17 @@ static void turn(spine *s) {
     uint64_t now_ns = uv_hrtime();
     s->n_turns++;
     answers_turn(&s->answers, now_ns);
-    zrouter_monitor(s->router, now_ns);
+    if (s->h.others_woke) zrouter_monitor(s->router, now_ns);
     sessions_reap(&s->sessions);
     ingest_turn(&s->ingest, now_ns);
-    if (s->pub) zxpub_turn(s->pub, now_ns);
+    if (s->pub && s->h.others_woke) zxpub_turn(s->pub, now_ns);
+    s->h.others_woke = false;
     sessions_reap(&s->sessions);
     bool more = compute(s);
     publisher_turn(&s->publisher, uv_hrtime());
     sessions_reap(&s->sessions);
     more |= zrouter_pending(s->router);
-    if (s->pub) more |= zxpub_pending(s->pub);
+    if (s->pub && zxpub_pending(s->pub)) more = s->h.others_woke = true;
     arm(s, batcher_next_ns(s->batcher));
     watch(s);
     assert(ledger_check(&s->counts, s->frames.n, s->answers.held));
@@ -91,7 +92,9 @@ static void turn(spine *s) {
 }
 
 static void on_poll(uv_poll_t *h, int status, int events) {
-    (void)h, (void)status, (void)events;
+    spine *s = h->data;
+    (void)status, (void)events;
+    if (h != &s->h.polls[0]) s->h.others_woke = true; /* the ROUTER is read in every turn */
 }
 static void on_check(uv_check_t *h) {
     turn(h->data);
@@ -100,6 +103,7 @@ static void on_check(uv_check_t *h) {
 static void on_housekeeping(uv_timer_t *h) {
     spine *s = h->data;
     uint64_t now_ns = uv_hrtime();
+    s->h.others_woke = true; /* every socket is touched: a mailbox that nobody reads would grow */
     zrouter_expire(s->router, now_ns, s->cfg->ingest.hello_ms);
     answers_expire(&s->answers, now_ns, s->cfg->daemon.stall_ms);
     streams_expire(&s->streams, &s->sessions, now_ns, s->cfg->limits.stream_idle_s);
@@ -113,6 +117,7 @@ static int poll_fds(spine *s, const int fds[2]) {
         int error = uv_poll_init(s->loop, p, fds[i]);
         if (error) return error;
         s->h.n_polls++;
+        p->data = s;
         error = uv_poll_start(p, UV_READABLE, on_poll);
         if (error) return error;
     }

@@ -104,7 +104,7 @@ int zrouter_send(zrouter *r, const zpeer *p, const zout *m);
 void zrouter_cut(zrouter *r, zpeer *p, cut_reason why); /* once; `gone` follows by the monitor */
 /* Cuts connections older than hello_ms that have not said HELLO. */
 void zrouter_expire(zrouter *r, uint64_t now_ns, uint32_t hello_ms);
-bool zrouter_pending(zrouter *r); /* reads ZMQ_EVENTS of socket and monitor */
+bool zrouter_pending(zrouter *r); /* reads ZMQ_EVENTS: there is more to receive */
 uint32_t zrouter_connections(const zrouter *r);
 /* `gone` for every peer, then the socket closes with this linger. The polls on its fds must be closed before. */
 void zrouter_close(zrouter *r, int linger_ms);
@@ -125,7 +125,7 @@ void zxpub_turn(zxpub *x, uint64_t now_ns); /* monitor, then subscriptions: gran
 bool zxpub_wanted(const zxpub *x, const char *topic, size_t len); /* a granted subscription matches */
 int zxpub_send(zxpub *x, const zout *m);                          /* copies; node must be NULL */
 int zxpub_set_hwm(zxpub *x, int messages);                        /* of open connections too */
-bool zxpub_pending(zxpub *x);
+bool zxpub_pending(zxpub *x); /* as zrouter_pending, if the socket was touched since the last one */
 uint32_t zxpub_connections(const zxpub *x);
 void zxpub_close(zxpub *x, int linger_ms);
 

@@ -130,8 +130,7 @@ uint32_t zrouter_connections(const zrouter *r) {
 }
 
 bool zrouter_pending(zrouter *r) {
-    bool socket = zpollin(r->socket), monitor = zpollin(r->conns.monitor);
-    return socket || monitor;
+    return zpollin(r->socket);
 }
 
 void zrouter_expire(zrouter *r, uint64_t now_ns, uint32_t hello_ms) {

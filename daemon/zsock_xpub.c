@@ -28,6 +28,7 @@ struct zxpub {
     zconns conns;
     map topics;
     uint32_t n_grants;
+    bool touched;                           /* something was sent or read since zxpub_pending */
     uint32_t of_length[WIRE_TOPIC_MAX + 1]; /* topics granted, by length: only these are looked up */
 };
 
@@ -160,6 +161,7 @@ void zxpub_fds(const zxpub *x, int ret_fds[2]) {
 
 void zxpub_turn(zxpub *x, uint64_t now_ns) {
     zconns_turn(&x->conns, now_ns);
+    x->touched = true;
     for (int i = 0; i < READ_PER_TURN; i++) {
         zbuf b = {.kind = 0}, rest = {.kind = 0};
         int more = zbuf_receive(&b, x->socket, ZMQ_DONTWAIT);
@@ -181,6 +183,7 @@ bool zxpub_wanted(const zxpub *x, const char *topic, size_t len) {
 }
 
 int zxpub_send(zxpub *x, const zout *m) {
+    x->touched = true;
     int error = zsend_copy(x->socket, m->topic, m->topic_bytes, ZMQ_SNDMORE);
     if (!error) error = zsend_copy(x->socket, m->header, m->header_bytes, ZMQ_SNDMORE);
     if (!error) error = zsend_copy(x->socket, m->payload, m->payload_bytes, 0);
@@ -192,8 +195,9 @@ int zxpub_set_hwm(zxpub *x, int messages) {
 }
 
 bool zxpub_pending(zxpub *x) {
-    bool socket = zpollin(x->socket), monitor = zpollin(x->conns.monitor);
-    return socket || monitor;
+    bool touched = x->touched;
+    x->touched = false;
+    return touched && zpollin(x->socket);
 }
 
 uint32_t zxpub_connections(const zxpub *x) {

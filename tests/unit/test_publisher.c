@@ -423,6 +423,7 @@ static void test_pub(void **state) {
         assert_int_equal(g.first, 100 + i);
         assert_int_equal(g.h.dtype, NCT_F32);
         assert_int_equal(g.h.window, 0);
+        assert_int_equal(g.h.session, 0);
     }
     turn(&r);
     assert_false(receive(r.sub, &g));

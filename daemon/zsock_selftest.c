@@ -1,4 +1,4 @@
-/* zsock_test.c: the start-up proof that one peer can be cut (flow.md 20): everything that bounds a stopped client
+/* zsock_selftest.c: the start-up proof that one peer can be cut (flow.md 20): everything that bounds a stopped client
  * rests on it, and a kernel, a sandbox or another libzmq could take it away. Called once by main, before the daemon's
  * own sockets; about 10 ms. */
 #include "zsock_own.h"
