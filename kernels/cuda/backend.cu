@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPLIT_FRAMES = 4, AGAIN_PRODUCTS = 32, SHORT_PRODUCTS = 1024, ALIGN = 256 };
+enum { SPLIT_FRAMES = 4, AGAIN_PRODUCTS = 32, SLICED_WEIGHTS = 8 << 20, ALIGN = 256 };
 
 /* ---- errors and the current device ---- */
 
@@ -74,6 +74,10 @@ static geometry geometry_of(const nct_params *p, int32_t precision) {
     return g;
 }
 
+/* So many that reading them is the work when frames are few and short: slices spread over all SMs. */
+static int many_weights(const geometry *g) {
+    return (int64_t)g->co * g->cig * g->k >= SLICED_WEIGHTS;
+}
 /* Word rows of a chunk: what 128 steps of x at 36 KB allow; 0: not even 8. */
 static int32_t chunk_rows(const geometry *g, int32_t words) {
     int64_t window = 127ll * g->stride + (int64_t)(g->k - 1) * g->dil + 1 + g->stride + 40;
@@ -83,44 +87,62 @@ static int32_t chunk_rows(const geometry *g, int32_t words) {
     while (rows > 8 && rows / 2 >= words) rows /= 2;
     return rows;
 }
-static mma_layout layout_of(const geometry *g, int32_t precision, uint32_t flags) {
+static mma_layout layout_of(const geometry *g, int32_t plan, int32_t precision) {
     mma_layout m = {};
     int32_t words = precision == NCT_PREC_BF16 ? (g->cig + 1) / 2 : g->cig;
-    m.rows = chunk_rows(g, words);
+    m.rows = plan == PLAN_WGMMA ? MMA_ROWS : chunk_rows(g, words);
     if (!m.rows) return m;
     m.chunks = (words + m.rows - 1) / m.rows;
     m.blocks = (g->cog + 31) / 32;
     m.planes = precision == NCT_PREC_F32 ? 2 : 1;
-    int short_plan = !(flags & NCT_CUTTABLE) && (int64_t)g->cig * g->k >= SHORT_PRODUCTS;
-    if (precision == NCT_PREC_F32 || short_plan) m.slice = 384 / m.rows;
+    if (precision == NCT_PREC_F32 || (plan == PLAN_MMA && many_weights(g))) m.slice = 384 / m.rows;
     return m;
+}
+/* Can the layer's shape run on a plan at all? */
+static int plan_fits(const cuda_layer *l, int32_t plan) {
+    if (plan == PLAN_SIMT) return 1;
+    if (l->g.cig < 8 || l->g.cog < 8) return 0;
+    int64_t window = 63ll * l->g.stride + (int64_t)(l->g.k - 1) * l->g.dil + 1;
+    if (plan == PLAN_WGMMA)
+        return l->cc == 90 && l->precision != NCT_PREC_F32 && 2 * MMA_ROWS * 4 * (window + 64) <= 180 * 1024;
+    return l->cc >= 80 && layout_of(&l->g, PLAN_MMA, l->precision).rows > 0;
+}
+
+static int plan_force(cuda_layer *l, const char *name, nct_why *why) {
+    for (int32_t i = 0; !l->forced && cuda_row(i); i++)
+        if (!strcmp(cuda_row(i)->name, name)) l->forced = cuda_row(i);
+    if (!l->forced) return why_set(why, -EINVAL, "no CUDA row has the name %s; nct_variant lists them", name);
+    if (l->cc < l->forced->min_cc)
+        return why_set(why, -ENOTSUP, "row %s needs compute capability %d, device %d has %d", name,
+            l->forced->min_cc, l->device, l->cc);
+    l->plan = l->forced->plan;
+    if (!plan_fits(l, l->plan))
+        return why_set(why, -ENOTSUP,
+            "row %s cannot run this layer: it needs 8 input and output channels a conv group (has %d, %d), a short "
+            "enough reach and, for wgmma, tf32 or bf16",
+            name, l->g.cig, l->g.cog);
+    snprintf(l->reason, sizeof l->reason, "forced: %s", name);
+    return 0;
 }
 
 static int plan_choose(cuda_layer *l, const nct_where *at, nct_why *why) {
-    l->m = layout_of(&l->g, l->precision, at->flags);
-    int tensor = l->cc >= 80 && l->m.rows && l->g.cig >= 8 && l->g.cog >= 8;
+    int wide = l->g.cig >= 16 && l->g.cog >= 16;
     if (at->force) {
-        for (int32_t i = 0; !l->forced && cuda_row(i); i++)
-            if (!strcmp(cuda_row(i)->name, at->force)) l->forced = cuda_row(i);
-        if (!l->forced)
-            return why_set(why, -EINVAL, "no CUDA row has the name %s; nct_variant lists them", at->force);
-        if (l->cc < l->forced->min_cc)
-            return why_set(why, -ENOTSUP, "row %s needs compute capability %d, device %d has %d", at->force,
-                l->forced->min_cc, l->device, l->cc);
-        l->plan = l->forced->plan;
-        if (l->plan == PLAN_MMA && !tensor)
-            return why_set(why, -ENOTSUP, "row %s needs 8 input and output channels a conv group (has %d, %d)",
-                at->force, l->g.cig, l->g.cog);
-        snprintf(l->reason, sizeof l->reason, "forced: %s", at->force);
-        return 0;
+        int err = plan_force(l, at->force, why);
+        if (err) return err;
+    } else if (wide && plan_fits(l, PLAN_WGMMA) && !many_weights(&l->g)) {
+        l->plan = PLAN_WGMMA;
+        snprintf(l->reason, sizeof l->reason, "Hopper, %d products over %d channels", l->g.cig * l->g.k, l->g.cig);
+    } else if (wide && plan_fits(l, PLAN_MMA)) {
+        l->plan = PLAN_MMA;
+        snprintf(l->reason, sizeof l->reason, "tensor cores: %d products over %d channels%s", l->g.cig * l->g.k,
+            l->g.cig, many_weights(&l->g) ? ", bound by its weights" : "");
+    } else {
+        l->plan = PLAN_SIMT;
+        snprintf(l->reason, sizeof l->reason, "%d x %d channels a conv group, %d products: no tensor cores", l->g.cig,
+            l->g.cog, l->g.cig * l->g.k);
     }
-    l->plan = tensor && l->g.cig >= 16 && l->g.cog >= 16 ? PLAN_MMA : PLAN_SIMT;
-    if (l->plan == PLAN_MMA)
-        snprintf(l->reason, sizeof l->reason, "tensor cores: %d products over %d channels", l->g.cig * l->g.k,
-            l->g.cig);
-    else
-        snprintf(l->reason, sizeof l->reason, "%d x %d channels a conv group, %d products: too few for tensor cores",
-            l->g.cig, l->g.cog, l->g.cig * l->g.k);
+    l->m = layout_of(&l->g, l->plan, l->precision);
     return 0;
 }
 
@@ -143,9 +165,10 @@ static int repack(nct_layer *nl, const nct_weights *w, void *stream, nct_why *wh
     if (!err) err = pack_f32(l->gamma, &w->gamma, l->g.co, 1, s, why);
     if (!err) err = pack_f32(l->beta, &w->beta, l->g.co, 0, s, why);
     if (!err) {
-        cudaError_t e = l->plan == PLAN_SIMT
-                            ? pack_simt((float *)l->weight, l->raw, &l->g, s)
-                            : pack_mma((uint32_t *)l->weight, l->raw, &l->g, &l->m, l->precision, s);
+        uint32_t *to = (uint32_t *)l->weight;
+        cudaError_t e = l->plan == PLAN_SIMT  ? pack_simt((float *)l->weight, l->raw, &l->g, s)
+                        : l->plan == PLAN_MMA ? pack_mma(to, l->raw, &l->g, &l->m, l->precision, s)
+                                              : pack_wgmma(to, l->raw, &l->g, &l->m, l->precision, s);
         err = cuda_error(e, "packing weights", why);
     }
     device_leave(l->device, before);
@@ -236,7 +259,7 @@ fail_device:
 /* ---- workspace ---- */
 
 struct room { /* offsets into the workspace */
-    size_t leaf_start, coef, leaves, scratch, partial, bytes;
+    size_t leaf_start, coef, counters, leaves, scratch, partial, bytes;
 };
 static int again_by_default(const cuda_layer *l) {
     return l->plan == PLAN_SIMT && (int64_t)l->g.cig * l->g.k <= AGAIN_PRODUCTS;
@@ -256,7 +279,8 @@ static room room_of(const cuda_layer *l, int64_t frames, int64_t max_t, int64_t 
     room r;
     r.leaf_start = 0;
     r.coef = aligned((size_t)(frames + 1) * 4);
-    r.leaves = r.coef + aligned((size_t)(frames * l->g.co) * 16);
+    r.counters = r.coef + aligned((size_t)(frames * l->g.co) * 16);
+    r.leaves = r.counters + aligned((size_t)(frames * l->g.groups * ((l->g.cog + 31) / 32)) * 4);
     r.scratch = r.leaves + aligned((size_t)(columns * l->g.co) * 16);
     r.partial = r.scratch + (needs_scratch(l) ? aligned((size_t)(columns * leaf * l->g.co) * 4) : 0);
     size_t slices = l->plan == PLAN_MMA && l->m.slice ? (size_t)((l->m.chunks * l->g.k + l->m.slice - 1) / l->m.slice) : 0;
@@ -310,13 +334,11 @@ static cuda_job job_begin(const cuda_layer *l, const nct_job *job) {
     j.bias = l->bias;
     j.gamma = l->gamma;
     j.beta = l->beta;
-    int32_t shortest = INT32_MAX;
+    j.x_wide = 1;
     for (int32_t n = 0; n < job->n_frames; n++) {
+        if (job->frames[n].x_pitch * (int64_t)dtype_size(job->x_dtype) % 16) j.x_wide = 0;
         if (job->frames[n].t_out > j.max_t_out) j.max_t_out = job->frames[n].t_out;
-        if (job->frames[n].t_out < shortest) shortest = job->frames[n].t_out;
     }
-    j.short_only = l->precision != NCT_PREC_F32;
-    if (j.short_only && shortest > SHORT_STEPS) j.m.slice = 0;
     return j;
 }
 
@@ -350,45 +372,72 @@ static const row *row_named(const char *name) {
         if (!strcmp(cuda_row(i)->name, name)) return cuda_row(i);
     return NULL;
 }
+int64_t job_ctas(const cuda_job *j, const row *row) {
+    return (int64_t)j->tiles * ((j->g.cog + row->tile_c - 1) / row->tile_c) * j->g.groups;
+}
 static int64_t ctas_of(const cuda_job *j, const nct_job *job, const row *row) {
     cuda_job probe = *j;
     job_tiles(&probe, job, row);
-    return (int64_t)probe.tiles * ((j->g.cog + row->tile_c - 1) / row->tile_c) * j->g.groups;
+    return job_ctas(&probe, row);
+}
+static int row_fits(const row *r, const cuda_layer *l, const cuda_job *j, const nct_job *job) {
+    if (r->pass == PASS_SPLIT && job->n_frames > SPLIT_FRAMES) return 0;
+    cuda_job probe = *j;
+    job_tiles(&probe, job, r);
+    return r->fits(r, l, &probe);
 }
 
+/* The largest tile that gives every SM a CTA, else the smallest. */
 static const row *mma_row(const cuda_layer *l, const cuda_job *j, const nct_job *job) {
     static const char *low[] = {"mma-128x128", "mma-64x128", "mma-64x64", NULL};
     static const char *f32[] = {"mma-64x128-3x", "mma-64x64", NULL};
     const row *split = row_named("mma-split");
-    if (job->n_frames <= SPLIT_FRAMES && split->fits(split, l, j) && ctas_of(j, job, split) < l->sms) return split;
+    if (row_fits(split, l, j, job) && ctas_of(j, job, split) < l->sms) return split;
     const row *narrow = row_named("mma-32x256"), *last = NULL;
-    if (l->g.cog <= 32 && narrow->fits(narrow, l, j) && ctas_of(j, job, narrow) >= l->sms) return narrow;
+    if (l->g.cog <= 32 && row_fits(narrow, l, j, job) && ctas_of(j, job, narrow) >= l->sms) return narrow;
     for (const char **name = l->precision == NCT_PREC_F32 ? f32 : low; *name; name++) {
         const row *r = row_named(*name);
-        if (!r->fits(r, l, j)) continue;
+        if (!row_fits(r, l, j, job)) continue;
         last = r;
         if (l->g.cog > r->tile_c / 2 && ctas_of(j, job, r) >= l->sms) return r;
     }
     return last;
 }
-static const row *simt_row(const cuda_layer *l, const cuda_job *j) {
+static const row *wgmma_row(const cuda_layer *l, const cuda_job *j, const nct_job *job) {
+    static const char *tiles[] = {"wgmma-32x256", "wgmma-128x256", "wgmma-128x128", "wgmma-64x64", NULL};
+    const row *last = NULL;
+    char name[32];
+    for (const char **tile = l->g.cog <= 32 ? tiles : tiles + 1; *tile; tile++) {
+        snprintf(name, sizeof name, "%s-fused", *tile);
+        const row *fused = row_named(name), *r = row_named(*tile);
+        if (!row_fits(r, l, j, job)) continue;
+        if (row_fits(fused, l, j, job)) r = fused;
+        last = r;
+        if (l->g.cog > r->tile_c / 2 && ctas_of(j, job, r) * 4 >= l->sms * 3) return r;
+    }
+    return last ? last : row_named("wgmma-64x64");
+}
+static const row *simt_row(const cuda_layer *l, const cuda_job *j, const nct_job *job) {
     static const char *order[] = {"simt-8x64", "simt-4x64", "simt-1x64", "simt-8x256", "simt-4x256", "simt-1x256"};
     char name[32];
     for (const char *base : order) {
         snprintf(name, sizeof name, "%s%s", base, again_by_default(l) ? "-again" : "");
         const row *r = row_named(name);
-        if (r->fits(r, l, j)) return r;
+        if (row_fits(r, l, j, job)) return r;
     }
     return NULL;
 }
 static const row *row_choose(const cuda_layer *l, const cuda_job *j, const nct_job *job, nct_why *why) {
     const row *r = l->forced && l->forced->launch ? l->forced : NULL;
-    if (r && (!r->fits(r, l, j) || (r->pass == PASS_SPLIT && job->n_frames > SPLIT_FRAMES))) {
+    if (r && !row_fits(r, l, j, job)) {
         why_set(why, -ENOTSUP, "row %s cannot run %d frames of up to %d steps of this layer", r->name, job->n_frames,
             j->max_t_out);
         return NULL;
     }
-    if (!r) r = l->plan == PLAN_MMA ? mma_row(l, j, job) : simt_row(l, j);
+    if (!r)
+        r = l->plan == PLAN_SIMT  ? simt_row(l, j, job)
+            : l->plan == PLAN_MMA ? mma_row(l, j, job)
+                                  : wgmma_row(l, j, job);
     if (!r)
         why_set(why, -ENOTSUP, "no row runs %d frames of up to %d steps of this layer (%d products)", job->n_frames,
             j->max_t_out, l->g.cig * l->g.k);
@@ -422,6 +471,9 @@ static cudaError_t launch_passes(const cuda_layer *l, cuda_job *j, const row *r,
             conv_only ? DO_RAW : !j->y ? DO_LEAVES : DO_RAW | DO_APPLY | (given ? 0 : DO_LEAVES), s);
     if (conv_only) return launch_conv(l, j, r, DO_RAW, s);
     int again = r->pass == PASS_AGAIN;
+    /* Several tiles would read a running slot that one of them writes. */
+    if (r->pass == PASS_FUSED && j->y && j->norm == NCT_NORM_OWN)
+        return launch_conv(l, j, r, DO_LEAVES | DO_MEET | DO_APPLY, s);
     if (!given) err = launch_conv(l, j, r, j->y && !again ? DO_LEAVES | DO_RAW : DO_LEAVES, s);
     if (err) return err;
     if (!given && j->y && !again && norm_merges(j)) return norm_apply(j, 1, s);
@@ -442,7 +494,7 @@ static int launch(const nct_layer *nl, const nct_job *job, nct_why *why) {
         return why_set(why, -ENOSPC, "the workspace has %zu bytes, %d frames of %lld steps in all need %zu",
             job->workspace ? job->workspace_bytes : 0, job->n_frames, (long long)sum, at.bytes);
     job_tiles(&j, job, r);
-    if (ctas_of(&j, job, r) > INT32_MAX || (int64_t)j.n_frames * j.g.norm_groups * 16 > INT32_MAX)
+    if (job_ctas(&j, r) > INT32_MAX || (int64_t)j.n_frames * j.g.norm_groups * 16 > INT32_MAX)
         return why_set(why, -ENOTSUP, "%d frames of up to %d steps are more than one launch holds: cut the batch",
             job->n_frames, j.max_t_out);
     char *base = (char *)job->workspace;
@@ -450,6 +502,7 @@ static int launch(const nct_layer *nl, const nct_job *job, nct_why *why) {
     j.leaves = (float4 *)(base + at.leaves);
     j.scratch = (float *)(base + at.scratch);
     j.partial = (float *)(base + at.partial);
+    j.counters = (int32_t *)(base + at.counters);
     if (needs_prefix(&j)) j.leaf_start = (int32_t *)(base + at.leaf_start);
     int before, err = device_enter(l->device, &before, why);
     if (err) return err;
@@ -534,21 +587,21 @@ static int warm(const nct_layer *nl, const nct_limits *lim, void *workspace_, si
 
 static int explain(const nct_layer *nl, const nct_job *job, int32_t frame, nct_report *ret, nct_why *why) {
     const cuda_layer *l = (const cuda_layer *)nl->impl;
+    (void)frame; /* every frame of a layer has one plan */
     static const char *names[] = {"f32", "tf32", "bf16"};
     static const char *passes[] = {"any", "f32 y kept, then applied", "conv twice", "slices over all SMs", "fused"};
     cuda_job j = job_begin(l, job);
     const row *r = row_choose(l, &j, job, why);
     if (!r) return -ENOTSUP;
     nct_report out = {};
-    int32_t steps = l->m.chunks * l->g.k;
-    int sliced = l->m.slice && (l->precision == NCT_PREC_F32 || job->frames[frame].t_out <= SHORT_STEPS);
+    int32_t steps = l->m.chunks * l->g.k, slices = l->m.slice ? (steps + l->m.slice - 1) / l->m.slice : 1;
     if (l->plan == PLAN_SIMT)
         snprintf(out.plan, sizeof out.plan, "simt-f32 slices %lld leaf 1x%d",
             ((long long)l->g.cig * l->g.k + SIMT_SLICE - 1) / SIMT_SLICE, SIMT_LEAF);
     else
-        snprintf(out.plan, sizeof out.plan, "mma-%s rows %d slices %d leaf 1x%d",
-            l->precision == NCT_PREC_F32 ? "3xtf32" : names[l->precision], l->m.rows,
-            sliced ? (steps + l->m.slice - 1) / l->m.slice : 1, MMA_LEAF);
+        snprintf(out.plan, sizeof out.plan, "%s-%s rows %d slices %d leaf 1x%d",
+            l->plan == PLAN_MMA ? "mma" : "wgmma", l->precision == NCT_PREC_F32 ? "3xtf32" : names[l->precision],
+            l->m.rows, slices, MMA_LEAF);
     snprintf(out.schedule, sizeof out.schedule, "%s: tile %dx%d, %lld CTAs, %s", r->name, r->tile_c, r->tile_t,
         (long long)ctas_of(&j, job, r), passes[r->pass]);
     snprintf(out.reason, sizeof out.reason, "%s", l->reason);

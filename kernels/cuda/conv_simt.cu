@@ -48,7 +48,7 @@ template <int R> __device__ __forceinline__ int32_t row_lane(int32_t r) {
     return R == 1 ? 0 : R == 4 ? r << 3 : r << 2;
 }
 
-template <int R, int J>
+template <int R, int J, bool FULL>
 __device__ __forceinline__ void simt_leaves(
     const cuda_job &j, const nct_frame &f, place at, int32_t channel, const float (&v)[R][J]) {
     int32_t lane = threadIdx.x & 31, left = f.t_out - at.t0;
@@ -60,7 +60,7 @@ __device__ __forceinline__ void simt_leaves(
         sum[r] = 0;
 #pragma unroll
         for (int i = 0; i < J; i++)
-            if (lane + 32 * i < left) sum[r] = __fadd_rn(sum[r], __fadd_rn(v[r][i], -first[r]));
+            if (FULL || lane + 32 * i < left) sum[r] = __fadd_rn(sum[r], __fadd_rn(v[r][i], -first[r]));
     }
     float total = rows_sum<R>(sum);
 #pragma unroll
@@ -71,7 +71,7 @@ __device__ __forceinline__ void simt_leaves(
 #pragma unroll
         for (int i = 0; i < J; i++) {
             float d = __fadd_rn(v[r][i], -p);
-            if (lane + 32 * i < left) {
+            if (FULL || lane + 32 * i < left) {
                 dev[r] = __fadd_rn(dev[r], d);
                 sq[r] = __fmaf_rn(d, d, sq[r]);
             }
@@ -89,7 +89,7 @@ __device__ __forceinline__ void simt_leaves(
     }
 }
 
-template <int J>
+template <int J, bool FULL>
 __device__ __forceinline__ void simt_apply(
     const cuda_job &j, const nct_frame &f, place at, int32_t channel, const float (&v)[J]) {
     int32_t lane = threadIdx.x & 31, left = f.t_out - at.t0;
@@ -100,7 +100,7 @@ __device__ __forceinline__ void simt_apply(
 #pragma unroll
         for (int i = 0; i < J; i++) {
             z[i] = apply_given(v[i], c);
-            odd |= lane + 32 * i < left && !isfinite(v[i]);
+            odd |= (FULL || lane + 32 * i < left) && !isfinite(v[i]);
         }
         if (odd && j.flags) atomicOr(&j.flags[at.n], NCT_SAW_NONFINITE);
     } else {
@@ -113,16 +113,17 @@ __device__ __forceinline__ void simt_apply(
         float *y = (float *)j.y + base;
 #pragma unroll
         for (int i = 0; i < J; i++)
-            if (lane + 32 * i < left) y[32 * i] = z[i];
+            if (FULL || lane + 32 * i < left) y[32 * i] = z[i];
     } else {
 #pragma unroll
         for (int i = 0; i < J; i++)
-            if (lane + 32 * i < left) store_element(j.y, j.y_dtype, base + 32 * i, z[i]);
+            if (FULL || lane + 32 * i < left) store_element(j.y, j.y_dtype, base + 32 * i, z[i]);
     }
 }
 
-template <int R, int J>
-__device__ __forceinline__ void simt_finish(
+/* FULL: every step of the tile is one of the frame's. */
+template <int R, int J, bool FULL>
+__device__ __forceinline__ void simt_finish_tile(
     const cuda_job &j, const nct_frame &f, place at, int32_t channel, float (&v)[R][J]) {
     int32_t lane = threadIdx.x & 31, left = f.t_out - at.t0;
 #pragma unroll
@@ -131,20 +132,29 @@ __device__ __forceinline__ void simt_finish(
 #pragma unroll
         for (int i = 0; i < J; i++) v[r][i] = __fadd_rn(v[r][i], b);
     }
-    if (j.what & DO_LEAVES) simt_leaves<R, J>(j, f, at, channel, v);
+    if (j.what & DO_LEAVES) simt_leaves<R, J, FULL>(j, f, at, channel, v);
     if (j.what & DO_RAW) {
 #pragma unroll
         for (int r = 0; r < R; r++) {
             float *y = raw_row(j, f, at.n, channel + r) + at.t0 + lane;
 #pragma unroll
             for (int i = 0; i < J; i++)
-                if (lane + 32 * i < left) y[32 * i] = v[r][i];
+                if (FULL || lane + 32 * i < left) y[32 * i] = v[r][i];
         }
     }
     if (j.what & DO_APPLY) {
 #pragma unroll
-        for (int r = 0; r < R; r++) simt_apply<J>(j, f, at, channel + r, v[r]);
+        for (int r = 0; r < R; r++) simt_apply<J, FULL>(j, f, at, channel + r, v[r]);
     }
+}
+
+template <int R, int J>
+__device__ __forceinline__ void simt_finish(
+    const cuda_job &j, const nct_frame &f, place at, int32_t channel, float (&v)[R][J]) {
+    if (f.t_out - at.t0 >= 32 * J)
+        simt_finish_tile<R, J, true>(j, f, at, channel, v);
+    else
+        simt_finish_tile<R, J, false>(j, f, at, channel, v);
 }
 
 /* ---- the conv ---- */
@@ -203,15 +213,22 @@ __global__ void __launch_bounds__(256, R* J <= 32 && !SLICED ? 3 : 2)
     int32_t group = block / blocks, first = (block - group * blocks) * WIDE; /* within the conv group */
     float *xs = shared, *ws = shared + (((int64_t)chunk * window + 3) & ~3);
     int64_t base = (int64_t)at.t0 * j.g.stride - f.pad_left;
-    int32_t taps = j.g.k;
+    int32_t taps = j.g.k, lo = (int32_t)(base < 0 ? min(-base, (int64_t)window) : 0);
+    int32_t hi = (int32_t)max((int64_t)0, min((int64_t)f.t_in - base, (int64_t)window));
     simt_sums<R, J, SLICED> sums;
     sums.start();
     for (int32_t c0 = 0; c0 < j.g.cig; c0 += chunk) {
         int32_t rows = min(chunk, j.g.cig - c0);
         __syncthreads();
-        for (int32_t c = 0; c < rows; c++)
+        for (int32_t c = 0; c < rows; c++) {
+            int32_t channel = group * j.g.cig + c0 + c;
+            int64_t from = f.x_off + channel * f.x_pitch + base;
+#pragma unroll 4
             for (int32_t i = threadIdx.x; i < window; i += 256)
-                xs[c * window + i] = load_step(j, f, group * j.g.cig + c0 + c, base + i);
+                xs[c * window + i] = i >= lo && i < hi          ? load_element(j.x, j.x_dtype, from + i)
+                                     : j.g.pad_mode == NCT_ZEROS ? 0.0f
+                                                                 : load_step(j, f, channel, base + i);
+        }
         for (int32_t i = threadIdx.x; i < rows * taps * WIDE; i += 256) {
             int32_t o = first + i % WIDE;
             ws[i] = o < j.g.cog ? ((const float *)j.weight)[(int64_t)(c0 * taps + i / WIDE) * j.g.co + group * j.g.cog + o] : 0;

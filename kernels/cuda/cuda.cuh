@@ -16,9 +16,9 @@ extern "C" {
 enum plan_kind {
     PLAN_SIMT,  /* f32 FMA chains in slices of 256 products; leaves of 1 channel x 256 steps */
     PLAN_MMA,   /* mma.sync; leaves of 1 channel x 64 steps */
-    PLAN_WGMMA, /* wgmma (Hopper); leaves of 1 channel x 64 steps */
+    PLAN_WGMMA, /* wgmma (Hopper, tf32 and bf16); leaves of 1 channel x 64 steps */
 };
-enum { SIMT_SLICE = 256, SIMT_LEAF = 256, MMA_LEAF = 64, MMA_ROWS = 32, SHORT_STEPS = 16 };
+enum { SIMT_SLICE = 256, SIMT_LEAF = 256, MMA_LEAF = 64, MMA_ROWS = 32 };
 
 /* The layer's constants, as kernels read them. */
 struct geometry {
@@ -45,7 +45,8 @@ enum { /* what the epilogue of a conv does with its tile */
     DO_LEAVES = 1, /* statistics of the tile's leaves */
     DO_RAW = 2,    /* unnormalised f32: to the scratch, or to y itself if y is f32 */
     DO_APPLY = 4,  /* normalise with coef, activate, store to y */
-    DO_PARTIAL = 8 /* one slice's sums to job.partial: short frames over all SMs */
+    DO_PARTIAL = 8, /* one slice's sums to job.partial: short frames over all SMs */
+    DO_MEET = 16    /* fused: the tiles of a block exchange their leaves before DO_APPLY */
 };
 
 struct cuda_job {
@@ -68,13 +69,14 @@ struct cuda_job {
     float4 *leaves;             /* [leaf column of the frame's start * co + channel * columns + column] */
     float4 *coef;               /* [n * co + channel] = mean_hi, mean_lo, rstd * gamma, beta */
     float *scratch;             /* f32 conv outputs where y cannot hold them */
-    float *partial;             /* [slice][frame][channel][64] */
+    float *partial;             /* [slice][frame][channel][slot_steps] */
+    int32_t *counters;          /* DO_MEET: [frame][block of channels] */
     nct_stat *stats;
     uint32_t *flags;
     const void *weight; /* packed for the plan */
     const float *bias, *gamma, *beta;
-    int32_t short_only; /* slices only for frames of at most SHORT_STEPS outputs */
     int32_t slot_steps; /* DO_PARTIAL: steps of a slot */
+    int32_t x_wide;     /* every row of x begins at the same distance from a 16-byte boundary as its frame's first */
     int32_t raw_in_y;   /* DO_RAW and the apply pass use y (f32) instead of scratch */
 };
 
@@ -116,6 +118,12 @@ cudaError_t simt_launch(const cuda_layer *l, const cuda_job *job, const row *row
 struct mma_tile {
     int32_t wm, wn, mt; /* warps along channels and steps, m16 tiles of a warp */
 };
+int64_t job_ctas(const cuda_job *job, const row *row); /* CTAs of a row; job has its frames' tiles counted */
+struct wgmma_tile {
+    int32_t wgs, mt, nb; /* consumer warpgroups, m64 tiles of one, channels */
+};
+int wgmma_fits(const row *row, const cuda_layer *l, const cuda_job *job);
+cudaError_t wgmma_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s);
 int mma_fits(const row *row, const cuda_layer *l, const cuda_job *job);
 cudaError_t mma_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s);
 
@@ -133,6 +141,8 @@ cudaError_t norm_combine(const cuda_job *job, int32_t slices, cudaStream_t s);
  * tensor has been copied to `dst` or was read when this returns. */
 int pack_f32(float *dst, const nct_tensor *src, int64_t count, float absent, cudaStream_t s, nct_why *why);
 cudaError_t pack_simt(float *dst, const float *raw, const geometry *g, cudaStream_t s);
+cudaError_t pack_wgmma(uint32_t *dst, const float *raw, const geometry *g, const mma_layout *m, int32_t precision,
+    cudaStream_t s);
 cudaError_t pack_mma(uint32_t *dst, const float *raw, const geometry *g, const mma_layout *m, int32_t precision,
     cudaStream_t s);
 int64_t pack_mma_words(const geometry *g, const mma_layout *m);

@@ -18,7 +18,10 @@ struct mma_shape {
     int32_t window;     /* positions of x that a slot reads */
     int32_t stride, phase; /* phase: words of one phase, ceil(window / stride) */
     int32_t slot_words, pitch; /* words of a slot and of a word row; pitch is 8 mod 32 */
-    uint32_t row_magic, window_magic, stride_magic; /* ceil(2^32 / (slots * window)), / window, / stride */
+    int32_t wide;  /* x lies so that 16 bytes can be read at once: one slot, stride 1, pitches of whole 16 bytes */
+    int32_t units; /* wide: 16-byte units that cover the window of a row */
+    int32_t stages; /* of weights (wgmma) */
+    uint32_t unit_magic, stride_magic; /* ceil(2^32 / units), / stride */
 };
 
 /* ---- host ---- */
@@ -28,7 +31,7 @@ static inline uint32_t magic_of(int64_t d) {
 }
 static inline mma_shape shape_of(const cuda_job *job, int32_t bm, int32_t bn) {
     const geometry *g = &job->g;
-    mma_shape s;
+    mma_shape s = {};
     int32_t steps = bn, max_t_out = job->max_t_out;
     if (max_t_out <= MMA_LEAF)
         for (steps = 8; steps < max_t_out; steps *= 2) {}
@@ -39,9 +42,12 @@ static inline mma_shape shape_of(const cuda_job *job, int32_t bm, int32_t bn) {
     s.stride = g->stride;
     s.phase = (s.window + g->stride - 1) / g->stride;
     s.slot_words = s.phase * g->stride;
-    s.pitch = (s.slots * s.slot_words + 31) / 32 * 32 + 8;
-    s.row_magic = magic_of((int64_t)s.slots * s.window);
-    s.window_magic = magic_of(s.window);
+    int32_t lane = 16 / (int32_t)dtype_size(job->x_dtype);
+    s.wide = job->x_wide && s.slots == 1 && s.stride == 1;
+    s.units = (s.window + 2 * lane - 2) / lane;
+    int32_t words = s.wide ? s.units * lane : s.slots * s.slot_words;
+    s.pitch = (words + 31) / 32 * 32 + 8;
+    s.unit_magic = magic_of(s.units > 1 ? s.units : 2);
     s.stride_magic = magic_of(g->stride > 1 ? g->stride : 2);
     return s;
 }
@@ -71,18 +77,23 @@ __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi) {
 
 /* ---- slots ---- */
 
-struct slot_frame { /* what staging needs of a slot's frame; t_in 0: an empty slot */
-    int64_t x_off, x_pitch, base;
-    int32_t t_in;
+struct slot_frame { /* what staging needs of a slot's frame; lo == hi: an empty slot */
+    int64_t at;      /* element of [channel 0][position 0 of the window]; may lie outside x */
+    int64_t x_pitch;
+    int32_t lo, hi; /* positions of the window inside the frame */
+    int32_t n;
 };
 struct mma_slots {
     int32_t n0, t0, last_channel;
     bool empty;
     slot_frame only; /* the one slot's */
+    int32_t shift;   /* wide: elements between the 16-byte boundary before position 0 and it */
 };
-__device__ __forceinline__ slot_frame slot_read(const cuda_job &j, int32_t n, int32_t t0) {
+__device__ __forceinline__ slot_frame slot_read(const cuda_job &j, const mma_shape &sh, int32_t n, int32_t t0) {
     nct_frame f = frame_at(j, n);
-    return {f.x_off, f.x_pitch, (int64_t)t0 * j.g.stride - f.pad_left, f.t_in};
+    int64_t base = (int64_t)t0 * j.g.stride - f.pad_left, hi = f.t_in - base, lo = -base;
+    auto inside = [&](int64_t p) { return (int32_t)(p < 0 ? 0 : p > sh.window ? sh.window : p); };
+    return {f.x_off + base, f.x_pitch, inside(lo), inside(hi), n};
 }
 __device__ __forceinline__ mma_slots slots_of(
     const cuda_job &j, const mma_shape &sh, int32_t tile, int32_t last_channel) {
@@ -92,32 +103,26 @@ __device__ __forceinline__ mma_slots slots_of(
     s.t0 = 0;
     s.empty = false;
     s.only = {};
+    s.shift = 0;
     if (j.max_t_out > MMA_LEAF) {
         place at = place_of(j, tile);
         s.n0 = at.n;
         s.t0 = at.t0;
         s.empty = at.t0 >= frame_at(j, at.n).t_out;
     }
-    if (sh.slots == 1) s.only = slot_read(j, s.n0, s.t0);
+    if (sh.slots == 1) s.only = slot_read(j, sh, s.n0, s.t0);
+    if (sh.wide) {
+        uint32_t size = j.x_dtype == NCT_F32 ? 4 : 2;
+        s.shift = (((uint32_t)(uintptr_t)j.x + (uint32_t)s.only.at * size) & 15) / size;
+    }
     return s;
 }
 __device__ __forceinline__ slot_frame slot_of(
     const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t slot) {
     if (sh.slots == 1) return s.only;
-    if (s.n0 + slot >= j.n_frames) return {0, 0, 0, 0};
-    return slot_read(j, s.n0 + slot, 0);
+    if (s.n0 + slot >= j.n_frames) return {0, 0, 0, 0, -1};
+    return slot_read(j, sh, s.n0 + slot, 0);
 }
-/* Bit n: the frame of this warp's n-th 8 columns has at most SHORT_STEPS outputs (or is none). */
-__device__ __forceinline__ uint32_t short_columns(
-    const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t column0) {
-    uint32_t mask = 0;
-    for (int n = 0; n < 8; n++) {
-        int32_t frame = s.n0 + ((column0 + n * 8) >> sh.slot_shift);
-        if (frame >= j.n_frames || frame_at(j, frame).t_out <= SHORT_STEPS) mask |= 1u << n;
-    }
-    return mask;
-}
-
 /* ---- epilogue ---- */
 
 __device__ __forceinline__ float quad_sum(float v) {

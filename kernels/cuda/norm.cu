@@ -3,7 +3,7 @@
  * Called by backend.cu on the job's stream; no plan of its own: the arithmetic is stats.cuh's and act.cuh's, so
  * how the work is cut here changes no bit. One CTA merges a (frame, norm group); where that is at most 1024
  * leaves the apply pass does it itself, once a CTA, which saves a launch (2 us on the H200 in a graph). */
-#include "frame.cuh"
+#include "group.cuh"
 #include "mma_tile.cuh"
 
 /* ---- ragged jobs: where each frame's leaf columns begin ---- */
@@ -38,39 +38,49 @@ cudaError_t norm_prefix(const cuda_job *job, int32_t *leaf_start, cudaStream_t s
 
 /* ---- one group's statistics ---- */
 
-/* The value that normalises (frame, group), in every thread of the CTA. `report`: write stat_out and flags. */
-__device__ norm_value group_value(
+/* The value that normalises (frame, group), in the CTA's first warp. `report`: write stat_out and flags. `alone`:
+ * every warp is its own caller, and the leaves are few. */
+__device__ norm_value group_value(const cuda_job &j, const nct_frame &f, int32_t n, int32_t group, bool report,
+    bool alone, moments *room) {
+    int64_t count = (int64_t)j.g.cg * leaf_columns(j, f.t_out);
+    if (alone || count <= FEW || j.norm == NCT_NORM_GIVEN)
+        return alone || threadIdx.x < 32 ? group_value_few(j, f, n, group, report) : norm_value{};
+    const float4 *leaves = j.leaves + leaf_start(j, n) * j.g.co + (int64_t)group * count;
+    double shift = leaf_center(leaves[0]);
+    moments m = moments_merge(leaves, count, shift, room);
+    return threadIdx.x < 32 ? group_finish(j, f, n, group, report, m, shift) : norm_value{};
+}
+/* The same, in every thread of the CTA. */
+__device__ __forceinline__ norm_value group_value_all(
     const cuda_job &j, const nct_frame &f, int32_t n, int32_t group, bool report, moments *room) {
-    nct_stat s = {0, 0, 0};
-    if (f.stat_in >= 0) s = j.stats[(int64_t)f.stat_in * j.g.norm_groups + group];
-    if (j.norm != NCT_NORM_GIVEN) {
-        int32_t columns = leaf_columns(j, f.t_out);
-        const float4 *leaves = j.leaves + leaf_start(j, n) * j.g.co + (int64_t)group * j.g.cg * columns;
-        double shift = leaf_center(leaves[0]);
-        moments m = moments_merge(leaves, (int64_t)j.g.cg * columns, shift, room);
-        nct_stat own = stat_of(m, shift, (double)j.g.cg * f.t_out);
-        s = j.norm == NCT_NORM_RUNNING ? stat_merge(s, own) : own;
-        if (!stat_finite(s)) s.mean = s.m2 = NAN;
-    }
-    norm_value v = norm_of(s, j.g.eps);
-    if (report && threadIdx.x == 0) {
-        uint32_t saw = norm_flags(j, s, v);
-        if (saw && j.flags) atomicOr(&j.flags[n], saw);
-        if (f.stat_out >= 0) j.stats[(int64_t)f.stat_out * j.g.norm_groups + group] = s;
-    }
-    return v;
+    __shared__ norm_value all;
+    norm_value v = group_value(j, f, n, group, report, false, room);
+    if (threadIdx.x == 0) all = v;
+    __syncthreads();
+    return all;
+}
+__device__ __forceinline__ bool few_leaves(const cuda_job &j) {
+    return (int64_t)j.g.cg * leaf_columns(j, j.max_t_out) <= FEW || j.norm == NCT_NORM_GIVEN;
 }
 
+/* few: a warp a (frame, group); else a CTA. */
 __global__ void __launch_bounds__(MERGE_THREADS) finish_kernel(const __grid_constant__ cuda_job j) {
     __shared__ moments room[256];
-    int32_t n = blockIdx.x / j.g.norm_groups, group = blockIdx.x - n * j.g.norm_groups;
+    bool few = few_leaves(j);
+    int64_t at = few ? (int64_t)blockIdx.x * (MERGE_THREADS / 32) + (threadIdx.x >> 5) : blockIdx.x;
+    if (at >= (int64_t)j.n_frames * j.g.norm_groups) return;
+    int32_t n = (int32_t)(at / j.g.norm_groups), group = (int32_t)(at - (int64_t)n * j.g.norm_groups);
     nct_frame f = frame_at(j, n);
-    norm_value v = group_value(j, f, n, group, true, room);
-    for (int32_t c = group * j.g.cg + threadIdx.x; c < (group + 1) * j.g.cg; c += MERGE_THREADS)
+    norm_value v = few ? group_value(j, f, n, group, true, true, room) : group_value_all(j, f, n, group, true, room);
+    int32_t step = few ? 32 : MERGE_THREADS;
+    for (int32_t c = group * j.g.cg + threadIdx.x % step; c < (group + 1) * j.g.cg; c += step)
         j.coef[(int64_t)n * j.g.co + c] = coef_of(j, v, c);
 }
 cudaError_t norm_finish(const cuda_job *job, cudaStream_t s) {
-    finish_kernel<<<(uint32_t)(job->n_frames * job->g.norm_groups), MERGE_THREADS, 0, s>>>(*job);
+    int64_t groups = (int64_t)job->n_frames * job->g.norm_groups;
+    int64_t leaves = (int64_t)job->g.cg * ((job->max_t_out + job->leaf_t - 1) / job->leaf_t);
+    if (leaves <= FEW || job->norm == NCT_NORM_GIVEN) groups = (groups + 7) / 8;
+    finish_kernel<<<(uint32_t)groups, MERGE_THREADS, 0, s>>>(*job);
     return cudaGetLastError();
 }
 
@@ -166,25 +176,26 @@ __device__ __forceinline__ void rows_apply(const cuda_job &j, const nct_frame &f
     }
 }
 
-__global__ void __launch_bounds__(MERGE_THREADS)
+__global__ void __launch_bounds__(MERGE_THREADS, 4)
     apply_kernel(const __grid_constant__ cuda_job j, int32_t parts, int32_t merge) {
     __shared__ moments room[256];
     int32_t part = blockIdx.x % parts, rest = blockIdx.x / parts;
     int32_t n = rest / j.g.norm_groups, group = rest - n * j.g.norm_groups;
     nct_frame f = frame_at(j, n);
     norm_value v = {};
-    if (merge) v = group_value(j, f, n, group, part == 0, room);
+    if (merge) v = group_value_all(j, f, n, group, part == 0, room);
     rows_apply(j, f, n, group, part, parts, v, merge);
 }
 
 int norm_merges(const cuda_job *job) {
     int64_t columns = (job->max_t_out + job->leaf_t - 1) / job->leaf_t;
-    return job->norm != NCT_NORM_GIVEN && columns * job->g.cg <= MERGE_LANES;
+    /* Several parts would read a running slot that one of them writes. */
+    return job->norm == NCT_NORM_OWN && columns * job->g.cg <= FEW;
 }
 
 cudaError_t norm_apply(const cuda_job *job, int merge, cudaStream_t s) {
     int64_t groups = (int64_t)job->n_frames * job->g.norm_groups, work = (int64_t)job->g.cg * job->max_t_out;
-    int64_t most = (work + 1023) / 1024, parts = (132 * 8 + groups - 1) / groups;
+    int64_t most = (work + 1023) / 1024, parts = (132 * 4 + groups - 1) / groups;
     /* Long groups: parts of at most 16384 elements, so that the last CTAs of a wave cost little. */
     if (parts * 16384 < work) parts = (work + 16383) / 16384;
     if (parts > most) parts = most;
@@ -233,7 +244,7 @@ __global__ void __launch_bounds__(MERGE_THREADS)
     }
     if (j.what == DO_RAW) return;
     __syncthreads();
-    norm_value v = group_value(j, f, n, group, true, room);
+    norm_value v = group_value_all(j, f, n, group, true, room);
     if (j.what & DO_APPLY) rows_apply(j, f, n, group, 0, 1, v, true);
 }
 cudaError_t norm_combine(const cuda_job *job, int32_t slices, cudaStream_t s) {

@@ -69,36 +69,59 @@ __device__ __forceinline__ uint32_t tf32_bits(float v) {
     uint32_t bits = __float_as_uint(v);
     return (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000u) & ~0x1fffu;
 }
+/* The word of (channel o of the group, word row): one channel, or a pair in bf16; plane 1 is the low part of f32. */
+__device__ __forceinline__ uint32_t packed_word(const float *raw, const geometry &g, int32_t precision, int32_t group,
+    int32_t o, int32_t word, int32_t tap, int32_t plane) {
+    auto weight = [&](int32_t c) {
+        return o < g.cog && c < g.cig ? raw[((int64_t)(group * g.cog + o) * g.cig + c) * g.k + tap] : 0.0f;
+    };
+    if (precision == NCT_PREC_BF16) return pack_bf16(weight(2 * word), weight(2 * word + 1));
+    float v = weight(word);
+    uint32_t high = tf32_bits(v);
+    return plane ? tf32_bits(__fadd_rn(v, -__uint_as_float(high))) : high;
+}
+struct digits { /* of a mixed-radix number, lowest first */
+    int64_t rest;
+    __device__ __forceinline__ int32_t next(int32_t base) {
+        int32_t d = (int32_t)(rest % base);
+        rest /= base;
+        return d;
+    }
+};
+
 __global__ void mma_kernel(
     uint32_t *dst, const float *raw, geometry g, mma_layout m, int32_t precision, int64_t count) {
     for (int64_t i = blockIdx.x * 256ll + threadIdx.x; i < count; i += gridDim.x * 256ll) {
-        int64_t rest = i;
-        auto digit = [&](int32_t base) {
-            int32_t d = (int32_t)(rest % base);
-            rest /= base;
-            return d;
-        };
-        int32_t e = digit(4), lane = digit(32), plane = digit(m.planes), m16 = digit(2), k8 = digit(m.rows / 8);
-        int32_t tap = digit(g.k), chunk = digit(m.chunks), block = digit(m.blocks), group = (int32_t)rest;
+        digits d = {i};
+        int32_t e = d.next(4), lane = d.next(32), plane = d.next(m.planes), m16 = d.next(2), k8 = d.next(m.rows / 8);
+        int32_t tap = d.next(g.k), chunk = d.next(m.chunks), block = d.next(m.blocks), group = (int32_t)d.rest;
         int32_t o = block * 32 + m16 * 16 + (lane >> 2) + 8 * (e & 1);
         int32_t word = chunk * m.rows + k8 * 8 + (lane & 3) + 4 * (e >> 1);
-        auto weight = [&](int32_t c) {
-            return o < g.cog && c < g.cig
-                       ? raw[((int64_t)(group * g.cog + o) * g.cig + c) * g.k + tap]
-                       : 0.0f;
-        };
-        if (precision == NCT_PREC_BF16)
-            dst[i] = pack_bf16(weight(2 * word), weight(2 * word + 1));
-        else {
-            float v = weight(word);
-            uint32_t high = tf32_bits(v);
-            dst[i] = plane ? tf32_bits(__fadd_rn(v, -__uint_as_float(high))) : high;
-        }
+        dst[i] = packed_word(raw, g, precision, group, o, word, tap, plane);
     }
 }
 cudaError_t pack_mma(uint32_t *dst, const float *raw, const geometry *g, const mma_layout *m, int32_t precision,
     cudaStream_t s) {
     int64_t count = pack_mma_words(g, m);
     mma_kernel<<<blocks_for(count), 256, 0, s>>>(dst, raw, *g, *m, precision, count);
+    return cudaGetLastError();
+}
+
+/* [group][block of 32][chunk][tap][channel][32 words], the words' 16-byte units swizzled as wgmma reads them:
+ * unit u of channel r lies at u xor (r mod 8). As many words as pack_mma_words says (rows 32, one plane). */
+__global__ void wgmma_kernel(
+    uint32_t *dst, const float *raw, geometry g, mma_layout m, int32_t precision, int64_t count) {
+    for (int64_t i = blockIdx.x * 256ll + threadIdx.x; i < count; i += gridDim.x * 256ll) {
+        digits d = {i};
+        int32_t e = d.next(4), unit = d.next(8), r = d.next(32);
+        int32_t tap = d.next(g.k), chunk = d.next(m.chunks), block = d.next(m.blocks), group = (int32_t)d.rest;
+        int32_t word = chunk * 32 + (unit ^ (r & 7)) * 4 + e;
+        dst[i] = packed_word(raw, g, precision, group, block * 32 + r, word, tap, 0);
+    }
+}
+cudaError_t pack_wgmma(uint32_t *dst, const float *raw, const geometry *g, const mma_layout *m, int32_t precision,
+    cudaStream_t s) {
+    int64_t count = pack_mma_words(g, m);
+    wgmma_kernel<<<blocks_for(count), 256, 0, s>>>(dst, raw, *g, *m, precision, count);
     return cudaGetLastError();
 }

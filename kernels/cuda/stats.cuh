@@ -11,7 +11,7 @@
 #define NCT_CUDA_STATS_CUH
 #include "cuda.cuh"
 
-enum { MERGE_LANES = 1024, MERGE_THREADS = 256 };
+enum { MERGE_LANES = 1024, MERGE_THREADS = 256, FEW = 256 };
 
 __device__ __forceinline__ float leaf_mean(float y0, float sum, int32_t n) {
     return __fadd_rn(y0, __fdiv_rn(sum, (float)n));
@@ -41,7 +41,7 @@ __device__ __forceinline__ moments moments_shuffle(moments a, int mask) {
     return moments_sum(a, b);
 }
 
-/* `count` leaves at `leaves`, merged by a CTA of MERGE_THREADS; every thread gets the sums about the first
+/* `count` leaves at `leaves`, merged by a CTA of MERGE_THREADS; the first warp gets the sums about the first
  * leaf's centre. room: 8 * 32 moments of shared memory. Ends without a barrier. */
 __device__ inline moments moments_merge(const float4 *leaves, int64_t count, double shift, moments *room) {
     moments lane[4] = {};
@@ -57,10 +57,26 @@ __device__ inline moments moments_merge(const float4 *leaves, int64_t count, dou
     room[tid] = moments_sum(moments_sum(lane[0], lane[2]), moments_sum(lane[1], lane[3]));
     __syncthreads();
     moments w[8];
+    if (tid >= 32) return w[0] = {};
 #pragma unroll
-    for (int i = 0; i < 8; i++) w[i] = room[i * 32 + (tid & 31)];
+    for (int i = 0; i < 8; i++) w[i] = room[i * 32 + tid];
 #pragma unroll
     for (int half = 4; half; half >>= 1)
+#pragma unroll
+        for (int i = 0; i < half; i++) w[i] = moments_sum(w[i], w[i + half]);
+#pragma unroll
+    for (int mask = 16; mask; mask >>= 1) w[0] = moments_shuffle(w[0], mask);
+    return w[0];
+}
+
+/* The same for at most FEW leaves, by one warp: lane i holds virtual lanes i, i + 32 ... */
+__device__ __forceinline__ moments moments_merge_few(const float4 *leaves, int32_t count, double shift) {
+    moments w[FEW / 32] = {};
+#pragma unroll
+    for (int i = 0; i < FEW / 32; i++)
+        if ((int32_t)(threadIdx.x & 31) + 32 * i < count) moments_add(w[i], __ldcg(leaves + (threadIdx.x & 31) + 32 * i), shift);
+#pragma unroll
+    for (int half = FEW / 64; half; half >>= 1)
 #pragma unroll
         for (int i = 0; i < half; i++) w[i] = moments_sum(w[i], w[i + half]);
 #pragma unroll

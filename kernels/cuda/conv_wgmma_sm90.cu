@@ -1,0 +1,349 @@
+/* conv_wgmma_sm90.cu: PLAN_WGMMA, Hopper: tf32 and bf16 layers with 16 or more channels in a conv group.
+ *
+ * Idea: M = 64 steps with x in registers (RS form: a tap is an address shift of the reads from shared memory, any K,
+ * dilation, stride), N = channels with weights K-major in shared memory, packed and swizzled when the layer is made.
+ * One producer warpgroup: a warp brings weights, one (chunk, tap) a stage, by bulk copies; three warps bring x, 32 word
+ * rows a chunk, two chunks in flight, rounded to words on the way. One or two consumer warpgroups load the fragments of
+ * the next stage while the tensor cores run the last one.
+ * Plan: chunks of 32 words, taps, groups of 8 words, ascending, one chain per output. Leaves: 1 channel x 64 steps, 8
+ * lanes of 8 consecutive steps, in-lane ascending, then lanes xor 1, 2, 4.
+ * Data flow: x (C_in, window) -> words -> A; w -> B; acc (steps, N) -> + bias -> tile [channel][step] in shared memory
+ *   -> leaves | raw f32 | y.
+ * Fused rows: the tiles of a (frame, channels) block meet in global memory under a cooperative launch: leaves out, a
+ *   counter, leaves in, then the tile is normalised where it lies and y is written once.
+ * Limits: two chunks of x beside the weights in 227 KB. */
+#include "group.cuh"
+#include "mma_stage.cuh"
+#include "wgmma.cuh"
+
+enum { ROWS = 32, WGMMA_SHARED = 227 * 1024 - 1024, PRODUCERS = 128, X_THREADS = 96 };
+
+/* ---- the tile in shared memory: [channel][step], pitch = 4 mod 32 ---- */
+
+/* Leaves of one channel row from a warp: lane = 8 consecutive steps; slots of `steps` begin at multiples of it. */
+__device__ __forceinline__ void tile_leaves(const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t column0,
+    int32_t columns, int32_t channel, const float *row) {
+    int32_t lane = threadIdx.x & 31, steps = min(1 << sh.slot_shift, 64), lanes = steps / 8;
+    int32_t column = column0 + lane * 8, slot = column >> sh.slot_shift, n = s.n0 + slot;
+    int32_t t = s.t0 + (column & ((1 << sh.slot_shift) - 1));
+    bool on = lane * 8 < columns && n < j.n_frames;
+    int32_t t_out = on ? frame_at(j, n).t_out : 0, valid = max(0, min(8, t_out - t));
+    float v[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = 0;
+    if (lane * 8 < columns) {
+        *(float4 *)v = *(const float4 *)(row + lane * 8);
+        *(float4 *)(v + 4) = *(const float4 *)(row + lane * 8 + 4);
+    }
+    float first = __shfl_sync(~0u, v[0], lane & ~(lanes - 1)), sum = 0, sd = 0, sq = 0;
+    int32_t n_valid = min(steps, t_out - (t & ~(steps - 1)));
+    auto all = [&](float u) {
+        for (int mask = 1; mask < lanes; mask <<= 1) u = __fadd_rn(u, __shfl_xor_sync(~0u, u, mask));
+        return u;
+    };
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (i < valid) sum = __fadd_rn(sum, __fadd_rn(v[i], -first));
+    float p = leaf_mean(first, all(sum), n_valid);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (i < valid) {
+            float d = __fadd_rn(v[i], -p);
+            sd = __fadd_rn(sd, d);
+            sq = __fmaf_rn(d, d, sq);
+        }
+    sd = all(sd);
+    sq = all(sq);
+    if ((lane & (lanes - 1)) == 0 && n_valid > 0 && on)
+        j.leaves[leaf_start(j, n) * j.g.co + (int64_t)channel * leaf_columns(j, t_out) + t / MMA_LEAF] =
+            leaf_make(p, sd, sq, n_valid);
+}
+
+/* ---- the kernel ---- */
+
+template <int PREC, int N>
+__device__ __forceinline__ void multiply(float (&d)[N], const uint32_t (&a)[4], uint64_t b) {
+    if constexpr (PREC == NCT_PREC_BF16)
+        wgmma_bf16(d, a, b);
+    else
+        wgmma_tf32(d, a, b);
+}
+template <int THREADS> __device__ __forceinline__ void consumers_sync() {
+    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+}
+
+/* Everything of one tile that the roles share. */
+struct wgmma_ring {
+    uint64_t full_w[8], empty_w[8], full_x[2], empty_x[2];
+};
+
+/* Weights: stage (chunk, tap) is NB / 32 blocks of 4 KB. One lane. */
+template <int NB>
+__device__ __forceinline__ void bring_weights(
+    const cuda_job &j, const mma_shape &sh, int32_t group, int32_t block0, wgmma_ring *ring, uint32_t *ws) {
+    int32_t steps = j.m.chunks * j.g.k, blocks = min(NB / 32, j.m.blocks - block0);
+    const uint32_t *from = (const uint32_t *)j.weight + ((int64_t)group * j.m.blocks + block0) * steps * 1024;
+    for (int32_t step = 0, stage = 0, turn = 1; step < steps; step++) {
+        barrier_wait(&ring->empty_w[stage], turn);
+        barrier_expect(&ring->full_w[stage], blocks * 4096);
+        for (int32_t b = 0; b < blocks; b++)
+            bulk_copy(ws + stage * NB * 32 + b * 1024, from + ((int64_t)b * steps + step) * 1024, 4096,
+                &ring->full_w[stage]);
+        if (++stage == sh.stages) stage = 0, turn ^= 1;
+    }
+}
+
+/* The accumulators, with bias, into the tile. d[8 c + 4 .. ]: columns 8 c + 2 q + e, rows 16 warp + g + 8 h. */
+template <int MT, int NB>
+__device__ __forceinline__ void tile_write(
+    const cuda_job &j, float (&acc)[MT][NB / 2], int32_t channel0, int32_t channels, float *tile, int32_t pitch) {
+    int32_t warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
+    int32_t row = (threadIdx.x >> 7) * 64 * MT + 16 * warp + g;
+#pragma unroll
+    for (int c = 0; c < NB / 8; c++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int32_t column = 8 * c + 2 * q + e;
+            float b = column < channels ? j.bias[channel0 + column] : 0;
+#pragma unroll
+            for (int i = 0; i < MT; i++)
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                    tile[column * pitch + row + 64 * i + 8 * h] = __fadd_rn(acc[i][4 * c + 2 * h + e], b);
+        }
+}
+
+/* Fused: wait until the other tiles of this (frame, channels) block have published their leaves. */
+template <int THREADS> __device__ __forceinline__ void meet(int32_t *counter, int32_t parties) {
+    __threadfence();
+    consumers_sync<THREADS>();
+    if (threadIdx.x == 0) {
+        atomicAdd(counter, 1);
+        int32_t seen;
+        do
+            asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+        while (seen < parties);
+    }
+    consumers_sync<THREADS>();
+}
+/* Fused: the coefficients of the tile's groups, a warp a (slot, group). */
+template <int WARPS>
+__device__ __forceinline__ void tile_coefs(
+    const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t channel0, int32_t channels) {
+    int32_t groups = channels / j.g.cg, lane = threadIdx.x & 31;
+    for (int32_t at = threadIdx.x >> 5; at < groups * sh.slots; at += WARPS) {
+        int32_t slot = at / groups, n = s.n0 + slot, group = channel0 / j.g.cg + at - slot * groups;
+        if (n >= j.n_frames) break;
+        nct_frame f = frame_at(j, n);
+        norm_value v = group_value_few(j, f, n, group, s.t0 == 0);
+        for (int32_t c = lane; c < j.g.cg; c += 32)
+            j.coef[(int64_t)n * j.g.co + group * j.g.cg + c] = coef_of(j, v, group * j.g.cg + c);
+    }
+}
+
+template <int WGS, int MT, int NB, int PREC>
+__device__ __forceinline__ void finish_tile(const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t group,
+    int32_t block0, int32_t in_all, float (&acc)[MT][NB / 2], float *tile) {
+    constexpr int BM = 64 * MT * WGS, PITCH = BM + 4, WARPS = 4 * WGS, THREADS = 128 * WGS;
+    int32_t channels = min(NB, j.g.cog - block0 * 32), channel0 = group * j.g.cog + block0 * 32;
+    int32_t warp = threadIdx.x >> 5, steps = 1 << sh.slot_shift;
+    consumers_sync<THREADS>(); /* the last reader of x and weights */
+    tile_write<MT, NB>(j, acc, channel0, channels, tile, PITCH);
+    consumers_sync<THREADS>();
+    if (j.what & DO_LEAVES)
+        for (int32_t c = warp; c < channels; c += WARPS) tile_leaves(j, sh, s, 0, BM, channel0 + c, tile + c * PITCH);
+    if (j.what & DO_MEET) {
+        if (j.max_t_out > MMA_LEAF) {
+            int32_t tiles = (frame_at(j, s.n0).t_out + BM - 1) / BM;
+            meet<THREADS>(j.counters + s.n0 * (sh.co_tiles * j.g.groups) + in_all, tiles);
+        } else
+            consumers_sync<THREADS>();
+        tile_coefs<WARPS>(j, sh, s, channel0, channels);
+        consumers_sync<THREADS>();
+    }
+    if (!(j.what & (DO_RAW | DO_APPLY))) return;
+    for (int32_t at = warp; at < channels * sh.slots; at += WARPS) {
+        int32_t c = at / sh.slots, slot = at - c * sh.slots;
+        if (s.n0 + slot < j.n_frames)
+            row_store(j, s.n0 + slot, s.t0, steps, channel0 + c, tile + c * PITCH + slot * steps);
+    }
+}
+
+template <int PREC, int WGS, int MT, int NB>
+__global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
+    conv_wgmma(const __grid_constant__ cuda_job j, const __grid_constant__ mma_shape sh) {
+    extern __shared__ __align__(1024) uint8_t memory[];
+    constexpr int PAIR = PREC == NCT_PREC_BF16 ? 2 : 1;
+    wgmma_ring *ring = (wgmma_ring *)memory;
+    uint32_t *ws = (uint32_t *)(memory + 1024), *xs = ws + sh.stages * NB * 32;
+    const int32_t tile = blockIdx.x / (sh.co_tiles * j.g.groups), in_all = blockIdx.x - tile * sh.co_tiles * j.g.groups;
+    const int32_t group = in_all / sh.co_tiles, block0 = (in_all - group * sh.co_tiles) * (NB / 32);
+    const mma_slots slots = slots_of(j, sh, tile, (group + 1) * j.g.cig);
+    if (slots.empty) return;
+    if (threadIdx.x == 0) {
+        for (int32_t i = 0; i < sh.stages; i++) {
+            barrier_init(&ring->full_w[i], 1);
+            barrier_init(&ring->empty_w[i], 4 * WGS);
+        }
+        for (int32_t i = 0; i < 2; i++) {
+            barrier_init(&ring->full_x[i], X_THREADS);
+            barrier_init(&ring->empty_x[i], 4 * WGS);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    const int32_t x_words = ROWS * sh.pitch;
+    if (threadIdx.x >= 128 * WGS) {
+        if constexpr (WGS == 2) registers_less<56>();
+        if constexpr (WGS == 1 && MT * NB > 128) registers_less<48>();
+        int32_t tid = threadIdx.x - 128 * WGS;
+        if (tid == X_THREADS) bring_weights<NB>(j, sh, group, block0, ring, ws);
+        if (tid < X_THREADS)
+            for (int32_t chunk = 0; chunk < j.m.chunks; chunk++) {
+                int32_t b = chunk & 1;
+                barrier_wait(&ring->empty_x[b], (chunk >> 1 & 1) ^ 1);
+                stage_x<PREC, X_THREADS, false>(
+                    j, sh, slots, group * j.g.cig + chunk * ROWS * PAIR, ROWS, xs + b * x_words, tid);
+                barrier_arrive(&ring->full_x[b]);
+            }
+        return;
+    }
+    if constexpr (WGS == 2) registers_more<224>();
+    if constexpr (WGS == 1 && MT * NB > 128) registers_more<208>();
+    const int32_t warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
+    int32_t base[MT][2];
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int32_t row = (threadIdx.x >> 7) * 64 * MT + 64 * i + 16 * warp + g + 8 * h;
+            base[i][h] = (row >> sh.slot_shift) * sh.slot_words + (row & ((1 << sh.slot_shift) - 1)) + slots.shift +
+                         q * sh.pitch;
+        }
+    float acc[MT][NB / 2];
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int c = 0; c < NB / 2; c++) acc[i][c] = 0;
+    uint32_t a[2][2][MT][4];
+    int32_t stage = 0, turn = 0, before = 0;
+    for (int32_t chunk = 0; chunk < j.m.chunks; chunk++) {
+        barrier_wait(&ring->full_x[chunk & 1], chunk >> 1 & 1);
+        for (int32_t tap = 0; tap < j.g.k; tap++) {
+            int32_t reach = tap * j.g.dil;
+            const uint32_t *x = xs + (chunk & 1) * x_words +
+                                (sh.stride == 1 ? reach : reach % sh.stride * sh.phase + reach / sh.stride);
+            barrier_wait(&ring->full_w[stage], turn);
+            uint64_t b = swizzled_rows(ws + stage * NB * 32);
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+#pragma unroll
+                for (int k = 0; k < 2; k++)
+#pragma unroll
+                    for (int i = 0; i < MT; i++) {
+                        const uint32_t *at = x + (half * 2 + k) * 8 * sh.pitch;
+                        a[half][k][i][0] = at[base[i][0]];
+                        a[half][k][i][1] = at[base[i][1]];
+                        a[half][k][i][2] = at[base[i][0] + 4 * sh.pitch];
+                        a[half][k][i][3] = at[base[i][1] + 4 * sh.pitch];
+                    }
+                wgmma_fence();
+#pragma unroll
+                for (int k = 0; k < 2; k++)
+#pragma unroll
+                    for (int i = 0; i < MT; i++) multiply<PREC>(acc[i], a[half][k][i], b + (half * 2 + k) * 2);
+                wgmma_commit();
+                wgmma_wait<1>();
+                if (half == 0 && (chunk || tap) && lane == 0) { /* the stage before has been read */
+                    barrier_arrive(&ring->empty_w[before]);
+                    if (tap == 0) barrier_arrive(&ring->empty_x[(chunk & 1) ^ 1]);
+                }
+            }
+            before = stage;
+            if (++stage == sh.stages) stage = 0, turn ^= 1;
+        }
+    }
+    wgmma_wait<0>();
+    finish_tile<WGS, MT, NB, PREC>(j, sh, slots, group, block0, in_all, acc, (float *)ws);
+}
+
+/* ---- host ---- */
+
+static mma_shape shape_for(const cuda_job *job, const wgmma_tile *t, size_t *ret_bytes) {
+    int32_t steps = 64 * t->mt * t->wgs;
+    mma_shape sh = shape_of(job, t->nb, steps);
+    size_t x = 2ull * ROWS * sh.pitch * 4, stage = (size_t)t->nb * 128, most = t->wgs == 1 ? 112 * 1024 : WGMMA_SHARED;
+    size_t tile = (size_t)t->nb * (steps + 4) * 4;
+    if (x + 2 * stage + 1024 > most) most = WGMMA_SHARED;
+    int64_t room = (int64_t)most - 1024 - (int64_t)x;
+    sh.stages = (int32_t)(room < (int64_t)(2 * stage) ? 0 : room / (int64_t)stage);
+    if (sh.stages > 6) sh.stages = 6;
+    size_t loop = x + sh.stages * stage;
+    *ret_bytes = 2048 + (loop > tile ? loop : tile);
+    return sh;
+}
+
+static int meets(const cuda_layer *l, const cuda_job *job, const wgmma_tile *t) {
+    int64_t leaves = (int64_t)l->g.cg * ((job->max_t_out + MMA_LEAF - 1) / MMA_LEAF);
+    return t->nb % l->g.cg == 0 && l->g.cog % l->g.cg == 0 && leaves <= FEW;
+}
+template <int PREC, int WGS, int MT, int NB>
+static cudaError_t start(const cuda_job *job, const wgmma_tile *t, cudaStream_t s, int64_t *ret_places) {
+    size_t bytes;
+    mma_shape sh = shape_for(job, t, &bytes);
+    auto kernel = conv_wgmma<PREC, WGS, MT, NB>;
+    cudaError_t err = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, WGMMA_SHARED + 1024);
+    if (err) return err;
+    if (ret_places) {
+        int each = 0;
+        err = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, 128 * (WGS + 1), bytes);
+        *ret_places = each;
+        return err;
+    }
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((uint32_t)(job->tiles * sh.co_tiles * job->g.groups));
+    config.blockDim = dim3(128 * (WGS + 1));
+    config.dynamicSmemBytes = bytes;
+    config.stream = s;
+    cudaLaunchAttribute together = {};
+    together.id = cudaLaunchAttributeCooperative;
+    together.val.cooperative = 1;
+    config.attrs = &together;
+    config.numAttrs = job->what & DO_MEET && job->max_t_out > MMA_LEAF ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, *job, sh);
+}
+template <int PREC>
+static cudaError_t start_tile(const cuda_job *job, const wgmma_tile *t, cudaStream_t s, int64_t *ret_places) {
+    if (t->wgs == 2 && t->nb == 128) return start<PREC, 2, 2, 128>(job, t, s, ret_places);
+    if (t->wgs == 2) return start<PREC, 2, 2, 32>(job, t, s, ret_places);
+    if (t->nb == 128) return start<PREC, 1, 2, 128>(job, t, s, ret_places);
+    return start<PREC, 1, 1, 64>(job, t, s, ret_places);
+}
+static cudaError_t start_any(
+    int32_t precision, const cuda_job *job, const wgmma_tile *t, cudaStream_t s, int64_t *ret_places) {
+    return precision == NCT_PREC_BF16 ? start_tile<NCT_PREC_BF16>(job, t, s, ret_places)
+                                      : start_tile<NCT_PREC_TF32>(job, t, s, ret_places);
+}
+
+int wgmma_fits(const row *row, const cuda_layer *l, const cuda_job *job) {
+    const wgmma_tile *t = (const wgmma_tile *)row->tile;
+    size_t bytes;
+    mma_shape sh = shape_for(job, t, &bytes);
+    if (sh.stages < 2 || bytes > WGMMA_SHARED + 1024) return 0;
+    if (row->pass != PASS_FUSED) return 1;
+    if (!meets(l, job, t)) return 0;
+    if (job->max_t_out <= MMA_LEAF) return 1;
+    int64_t places = 0, tiles = 0;
+    if (start_any(l->precision, job, t, NULL, &places)) return 0;
+    tiles = job_ctas(job, row);
+    return tiles > 0 && tiles <= places * l->sms;
+}
+cudaError_t wgmma_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s) {
+    const wgmma_tile *t = (const wgmma_tile *)row->tile;
+    if (job->what & DO_MEET && job->max_t_out > MMA_LEAF) {
+        size_t counters = (size_t)job->n_frames * ((job->g.cog + t->nb - 1) / t->nb) * job->g.groups;
+        cudaError_t err = cudaMemsetAsync(job->counters, 0, counters * 4, s);
+        if (err) return err;
+    }
+    return start_any(l->precision, job, t, s, NULL);
+}
