@@ -39,7 +39,7 @@ typedef struct {
     model_set *loaded;
     nct_why load_why;
     int load_error;
-    bool opened, loading_now, ready;
+    bool opened, loading_now;
     int exit_code;
 } daemon_state;
 
@@ -83,7 +83,6 @@ static void loaded(uv_work_t *w, int status) {
         drain_begin(&d->drain, "the models could not be loaded");
         return;
     }
-    d->ready = true;
     say_models(d);
     log_info("ready version=%s endpoint=%s backend=%s variant=%s engines=%d threads=%d precision=%s", NCT_VERSION,
         d->spine.bound, d->spine.facts.backend, d->spine.facts.variant, d->spine.n_engines, d->spine.facts.n_threads,

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <cmocka.h>
 #include "zmq_end.h"
 
@@ -17,6 +18,7 @@ typedef struct {
     ledger counts;
     letgo list;
     letgo_node nodes[ROWS_MAX];
+    atomic_int n_woken;
     char endpoint[256];
     int n_let_go, n_gone, n_messages;
     zpeer *last_peer, *gone_peer;
@@ -24,7 +26,7 @@ typedef struct {
 } rig;
 
 static void wake(void *ctx) {
-    (void)ctx;
+    atomic_fetch_add(&((rig *)ctx)->n_woken, 1); /* ZeroMQ's thread */
 }
 
 static void on_gone(void *ctx, zpeer *p) {
@@ -37,6 +39,7 @@ static void rig_init(rig *r, const char *endpoint, int send_hwm) {
     zwhy why = {""};
     memset(r, 0, sizeof *r);
     r->list.wake = wake;
+    r->list.ctx = r;
     r->client_ctx = zmq_ctx_new();
     assert_int_equal(zctx_new(&r->ctx, 1), 0);
     zrouter_setup setup = {.ctx = r->ctx,
@@ -154,6 +157,7 @@ static void test_let_go(void **state) {
         assert_int_equal(parts[2], sizes[i]);
         assert_memory_equal(got, row, sizes[i]);
         WAIT_UNTIL(r.n_let_go == i + 1, turn(&r, 64));
+        assert_int_equal(atomic_load(&r.n_woken), i + 1); /* the list was empty each time */
     }
     zmq_close(c);
     rig_done(&r);
