@@ -26,6 +26,12 @@ const char *engine_name(const engine *e) {
 int32_t engine_workers(const engine *e) {
     return e->n_workers;
 }
+const engine_facts *engine_about(const engine *e) {
+    return &e->facts;
+}
+int32_t engine_device(const engine *e) {
+    return e->setup.device;
+}
 
 static int fail(nct_why *why, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static int fail(nct_why *why, int error, const char *format, ...) {
@@ -59,10 +65,9 @@ static void batch_free(engine *e, batch *b) {
     e->spare = b;
 }
 
-/* Every frame of it gets the error; results it had are given up. */
-static void batch_fail(engine *e, batch *b, int error, const char *text) {
+void batch_fail(engine *e, batch *b, const char *text) {
     fill_unplace(b, e->setup.out);
-    b->error = error;
+    b->error = -EIO;
     for (int32_t n = 0; n < b->n_frames; n++) {
         frame *f = b->frames[n];
         f->error = -EIO;
@@ -84,15 +89,22 @@ void engine_done(slot *s, int error) {
 /* The slot is free at once, but for rows that stand in it; the batch waits for its turn. */
 static void finish(engine *e, slot *s) {
     batch *b = s->b;
-    if (s->error) batch_fail(e, b, s->error, strerror(-s->error));
+    if (!s->error && e->ops->verify) s->error = e->ops->verify(e, s);
+    if (!s->error && e->latched) s->error = -EIO;
+    s->state = SLOT_FREE;
+    if (s->error) {
+        fault_keep(e, s);
+        batch_fail(e, b, e->latched ? e->latch_why : strerror(-s->error));
+    }
     for (int32_t n = 0; n < b->n_frames; n++) {
-        b->frames[n]->saw = s->flags[n];
+        b->frames[n]->saw = s->error ? 0 : s->flags[n];
         b->frames[n]->t_done_ns = s->t_done_ns;
+        if (e->fallback) b->frames[n]->result_flags |= WIRE_CPU_FALLBACK;
     }
     b->done = true;
     e->in_flight--;
     bool held = b->frames[0]->place == ROW_SLOT;
-    s->state = held ? SLOT_HELD : SLOT_FREE;
+    if (held) s->state = SLOT_HELD;
     s->b = NULL;
     if (!held) b->slot = NULL;
 }
@@ -114,13 +126,14 @@ static bool must_wait(const engine *e, const batch *b) {
     return false;
 }
 
-static void hand_over(engine *e) {
+void batches_hand_over(engine *e) {
     for (batch **at = &e->launched; *at;) {
         batch *b = *at;
         if (!b->done || must_wait(e, b)) {
             at = &b->next;
             continue;
         }
+        if (e->latched && !b->error) batch_fail(e, b, e->latch_why);
         *at = b->next;
         if (!b->next) e->launched_end = at;
         b->next = NULL;
@@ -150,44 +163,55 @@ static void launched_append(engine *e, batch *b) {
     e->launched_end = &b->next;
 }
 
-/* A batch that ends before it was launched: its frames are answered in its turn like any other's. */
-static void abandon(engine *e, slot *s, int error, const char *text) {
-    batch *b = s->b;
+/* Its frames are answered in its turn like any other's. */
+void batch_abandon(engine *e, batch *b, int32_t row, const char *text) {
     uint64_t now_ns = uv_hrtime();
-    batch_fail(e, b, error, text);
+    batch_fail(e, b, text);
     for (int32_t n = 0; n < b->n_frames; n++) b->frames[n]->t_launch_ns = b->frames[n]->t_done_ns = now_ns;
-    for (int32_t n = s->row; n < b->n_frames; n++) e->setup.copied_in.fn(e->setup.copied_in.ctx, b->frames[n]);
+    for (int32_t n = row; n < b->n_frames; n++) e->setup.copied_in.fn(e->setup.copied_in.ctx, b->frames[n]);
     b->done = true;
     b->slot = NULL;
     e->in_flight--;
+}
+
+/* The slot's batch did not begin. What a backend had enqueued before it failed may still be under way. */
+static void abandon(engine *e, slot *s, const char *text) {
     s->state = SLOT_FREE;
-    s->b = NULL;
     e->filling = NULL;
+    if (e->latched) fault_keep(e, s);
+    batch_abandon(e, s->b, s->row, e->latched ? e->latch_why : text);
+    s->b = NULL;
+}
+
+batch *batch_next(engine *e, bool busy, uint64_t now_ns, slot *s) {
+    batch *b = batch_new(e);
+    if (!b) return NULL;
+    frame **frames = b->frames;
+    *b = (batch){.engine = e, .slot = s, .frames = frames};
+    b->n_frames = batcher_take(e->setup.batcher, e, busy, now_ns, frames, &b->cause);
+    if (b->n_frames == 0) {
+        batch_free(e, b);
+        return NULL;
+    }
+    b->model = frames[0]->model;
+    if (e->setup.bind)
+        for (int32_t n = 0; n < b->n_frames; n++) e->setup.bind(frames[n]->stream, e);
+    e->in_flight++;
+    launched_append(e, b);
+    return b;
 }
 
 /* True: a batch was taken into a free slot and can be filled. */
 static bool take(engine *e, uint64_t now_ns) {
     slot *s = free_slot(e);
-    batch *b = s ? batch_new(e) : NULL;
+    batch *b = s ? batch_next(e, e->in_flight > 0, now_ns, s) : NULL;
     nct_why why = {""};
     if (!b) return false;
-    frame **frames = b->frames;
-    *b = (batch){.engine = e, .slot = s, .frames = frames};
-    b->n_frames = batcher_take(e->setup.batcher, e, e->in_flight > 0, now_ns, frames, &b->cause);
-    if (b->n_frames == 0) {
-        batch_free(e, b);
-        return false;
-    }
-    b->model = frames[0]->model;
-    if (e->setup.bind)
-        for (int32_t n = 0; n < b->n_frames; n++) e->setup.bind(frames[n]->stream, e);
     s->b = b;
     s->state = SLOT_FILLING;
     e->filling = s;
-    e->in_flight++;
-    launched_append(e, b);
     int error = fill_begin(s, &why);
-    if (error) abandon(e, s, error, why.text[0] ? why.text : strerror(-error));
+    if (error) abandon(e, s, why.text[0] ? why.text : strerror(-error));
     return true;
 }
 
@@ -202,52 +226,69 @@ static void launch(engine *e, slot *s) {
     if (error == ENGINE_DONE_HERE)
         finish(e, s);
     else if (error)
-        abandon(e, s, error, why.text[0] ? why.text : strerror(-error));
+        abandon(e, s, why.text[0] ? why.text : strerror(-error));
 }
 
 bool engine_turn(engine *e, uint64_t now_ns) {
     size_t budget = FILL_BYTES;
     e->n_turns++;
     collect(e);
-    while (e->filling || take(e, now_ns)) {
+    while (!e->latched && (e->filling || take(e, now_ns))) {
         if (!e->filling) continue; /* abandoned */
         if (!fill_step(e->filling, &budget)) break;
         launch(e, e->filling);
     }
-    hand_over(e);
+    if (e->latched) {
+        if (e->filling) abandon(e, e->filling, "");
+        fault_turn(e, now_ns);
+    }
+    batches_hand_over(e);
     return e->filling != NULL;
 }
 
 /* ---- life ---- */
-int workspace_ensure(engine *e, slot *s, size_t bytes) {
+static void workspace_release(engine *e, slot *s) {
+    if (!s->workspace) return;
+    if (e->ops->work_release)
+        e->ops->work_release(e, s->workspace, s->workspace_bytes);
+    else
+        e->ops->release(e, s->workspace, s->workspace_bytes);
+}
+
+int workspace_ensure(engine *e, slot *s, size_t bytes, nct_why *why) {
     if (bytes <= s->workspace_bytes) return 0;
-    void *p = e->ops->alloc(e, bytes);
-    if (!p) return -ENOMEM;
-    if (s->workspace) e->ops->release(e, s->workspace, s->workspace_bytes);
+    void *p = e->ops->work_alloc ? e->ops->work_alloc(e, bytes, why) : e->ops->alloc(e, bytes);
+    if (!p && e->ops->work_alloc) return -ENOMEM;
+    if (!p)
+        return fail(why, -ENOMEM, "no memory for a workspace of %zu bytes in each of %d slots", bytes, e->n_slots);
+    workspace_release(e, s);
     s->workspace = p;
     s->workspace_bytes = bytes;
     return 0;
 }
 
-int engine_reserve(engine *e, nct_layer *l, const nct_params *p, nct_why *why) {
-    size_t need;
-    int64_t t_in = (int64_t)(e->max_frame_bytes / ((size_t)p->in_channels * 2)), t_out; /* of the smallest dtypes */
-    int64_t t_max = (int64_t)(e->max_frame_bytes / ((size_t)p->out_channels * 2));
+int engine_workspace(
+    const struct config *c, nct_layer *l, const nct_params *p, int32_t n_workers, size_t *ret_bytes, nct_why *why) {
+    int64_t max_bytes = (int64_t)c->limits.max_frame_bytes, t_out;
+    int64_t t_in = max_bytes / (p->in_channels * INT64_C(2)); /* of the smallest dtypes */
+    int64_t t_max = max_bytes / (p->out_channels * INT64_C(2));
     if (t_in > INT32_MAX) t_in = INT32_MAX;
     int error = nct_out_steps(p, t_in, p->pad_left, p->pad_right, &t_out, why);
     if (error) return error;
-    nct_limits lim = {.max_frames = e->max_frames,
-        .n_workers = e->n_workers,
+    nct_limits lim = {.max_frames = (int32_t)c->batch.max_frames,
+        .n_workers = n_workers,
         .max_t_out = t_out < t_max ? t_out : t_max,
-        .sum_t_out = (int64_t)(e->slot_bytes / ((size_t)p->out_channels * 2))};
+        .sum_t_out = (int64_t)c->engine.slot_bytes / (p->out_channels * INT64_C(2))};
     if (lim.sum_t_out / lim.max_frames > lim.max_t_out) lim.sum_t_out = lim.max_t_out * lim.max_frames;
-    error = nct_workspace(&l, 1, &lim, &need, why);
-    if (error) return error;
+    return nct_workspace(&l, 1, &lim, ret_bytes, why);
+}
+
+int engine_reserve(engine *e, nct_layer *l, const nct_params *p, nct_why *why) {
+    size_t need;
+    int error = engine_workspace(e->setup.cfg, l, p, e->n_workers, &need, why);
     for (int32_t i = 0; i < e->n_slots && !error; i++)
-        if (e->slots[i].state == SLOT_FREE) error = workspace_ensure(e, &e->slots[i], need);
-    if (error)
-        return fail(why, error, "no memory for a workspace of %zu bytes in each of %d slots", need, e->n_slots);
-    return 0;
+        if (e->slots[i].state == SLOT_FREE) error = workspace_ensure(e, &e->slots[i], need, why);
+    return error;
 }
 
 static int settings_check(const struct config *c, nct_why *why) {
@@ -270,14 +311,23 @@ static void on_async_closed(uv_handle_t *handle) {
 static void slots_free(engine *e) {
     for (int32_t i = 0; i < e->n_slots; i++) {
         slot *s = &e->slots[i];
-        if (s->workspace) e->ops->release(e, s->workspace, s->workspace_bytes);
+        if (s->state == SLOT_LOST) continue;
+        workspace_release(e, s);
+        if (e->ops->slot_close && s->backend) e->ops->slot_close(e, s);
         if (s->out) e->ops->release(e, s->out, slot_out_bytes(e));
         if (s->in) e->ops->release(e, s->in, slot_in_bytes(e));
     }
     free(e->slots);
 }
 
+void slot_memory(slot *s) {
+    s->x = s->in + TABLE_BYTES;
+    s->flags = (uint32_t *)(void *)s->out;
+    s->y = s->out + FLAGS_BYTES;
+}
+
 static int slots_new(engine *e, nct_why *why) {
+    int error = 0;
     e->slots = calloc((size_t)e->n_slots, sizeof *e->slots);
     if (!e->slots) return fail(why, -ENOMEM, "no memory");
     for (int32_t i = 0; i < e->n_slots; i++) {
@@ -285,16 +335,19 @@ static int slots_new(engine *e, nct_why *why) {
         s->e = e;
         s->in = e->ops->alloc(e, slot_in_bytes(e));
         s->out = e->ops->alloc(e, slot_out_bytes(e));
-        if (!s->in || !s->out) goto fail_slot;
-        s->x = s->in + TABLE_BYTES;
-        s->flags = (uint32_t *)(void *)s->out;
-        s->y = s->out + FLAGS_BYTES;
+        if (!s->in || !s->out) {
+            error = fail(why, -ENOMEM, "no memory for engine.slots = %d of 2 x engine.slot_bytes = %zu bytes",
+                e->n_slots, e->slot_bytes);
+            goto fail_slot;
+        }
+        slot_memory(s);
+        if (e->ops->slot_open) error = e->ops->slot_open(e, s, why);
+        if (error) goto fail_slot;
     }
     return 0;
 fail_slot:
     slots_free(e);
-    return fail(why, -ENOMEM, "no memory for engine.slots = %d of 2 x engine.slot_bytes = %zu bytes", e->n_slots,
-        e->slot_bytes);
+    return error;
 }
 
 int engine_new(engine **ret, const engine_ops *ops, const engine_setup *setup, nct_why *why) {
@@ -306,7 +359,6 @@ int engine_new(engine **ret, const engine_ops *ops, const engine_setup *setup, n
     e->setup = *setup;
     e->slot_bytes = setup->cfg->engine.slot_bytes;
     e->max_frame_bytes = setup->cfg->limits.max_frame_bytes;
-    e->max_frames = (int32_t)setup->cfg->batch.max_frames;
     e->n_slots = (int32_t)setup->cfg->engine.slots;
     e->launched_end = &e->launched;
     e->async = calloc(1, sizeof *e->async);
@@ -341,6 +393,7 @@ void engine_free(engine *e) {
     assert(e->in_flight == 0 && !e->launched);
     slots_free(e);
     e->ops->close(e);
+    fault_done(e);
     while (e->spare) {
         batch *b = e->spare;
         e->spare = b->next;

@@ -35,6 +35,17 @@ typedef struct engine_ops {
      * once, when that takes microseconds: ENGINE_DONE_HERE, with s->error and s->t_done_ns set. A negative errno: it did
      * not begin. */
     int (*launch)(engine *e, slot *s, nct_why *why);
+
+    /* The rest may be NULL. What a slot needs beside its memory (device twins, a stream, events), and back. */
+    int (*slot_open)(engine *e, slot *s, nct_why *why);
+    void (*slot_close)(engine *e, slot *s);
+    /* Workspace where the kernels run. NULL: alloc and release. */
+    void *(*work_alloc)(engine *e, size_t bytes, nct_why *why);
+    void (*work_release)(engine *e, void *p, size_t bytes);
+    /* After engine_done(s, 0), on the loop thread: may the results be believed? Else a negative errno. */
+    int (*verify)(engine *e, slot *s);
+    /* May the device still touch the memory of the slot's last batch? Any time after a fault. */
+    bool (*busy)(const slot *s);
 } engine_ops;
 extern const engine_ops engine_cpu_ops;
 extern const engine_ops engine_cuda_ops; /* only in builds with CUDA */
@@ -51,9 +62,19 @@ typedef struct {
     void (*bind)(struct stream *s, engine *e); /* frames of s are in this engine from now on; called for each frame */
     void (*wake)(void *ctx);                   /* from the loop's async: a batch is done, engine_turn() has work */
     void *wake_ctx;
+    /* The engine latched (engine_latch), its batches have their errors: take over (engine_take_over), or end. From
+     * engine_turn. NULL: stays latched. */
+    void (*failed)(void *ctx, engine *e, const char *why);
+    void *failed_ctx;
     int32_t index;  /* 0 .. engines-1 */
     int32_t device; /* -1 CPU, else CUDA ordinal */
 } engine_setup;
+
+typedef struct {
+    char device[64]; /* "NVIDIA H200 sm_90"; empty: the CPU */
+    size_t pinned_bytes, unpinned_bytes, device_bytes; /* host memory that CUDA registered, and refused to */
+} engine_facts;
+const engine_facts *engine_about(const engine *e);
 
 /* -EINVAL: slot_bytes cannot hold one frame of max_frame_bytes in or out, or too few slots (names the keys);
  * -ENOMEM; and what the backend says. */
@@ -64,6 +85,20 @@ void engine_free(engine *e);
 /* Workspace for every batch of this layer, in every slot (those in flight: when they come back). At start for
  * each model, and by a reload before its swap. Loop thread. -ENOMEM, -EINVAL. */
 int engine_reserve(engine *e, nct_layer *l, const nct_params *p, nct_why *why);
+/* Bytes that engine_reserve takes in each slot for this layer. */
+int engine_workspace(
+    const struct config *c, nct_layer *l, const nct_params *p, int32_t n_workers, size_t *ret_bytes, nct_why *why);
+/* A fault that no later success can be believed after (design.md §8): from now on every batch of this engine fails
+ * with -EIO, also those that are computed but not handed over. Backends, loop thread; the backend calls engine_done
+ * for what runs. */
+void engine_latch(engine *e, const char *why);
+bool engine_latched(const engine *e);
+/* A latched engine goes on with the CPU backend, its slots and its streams; results carry WIRE_CPU_FALLBACK. Models
+ * must be there for device -1. Memory that the device may still write to is not used again. On failure it stays
+ * latched. Only from engine_setup.failed. */
+int engine_take_over(engine *e, nct_why *why);
+/* Gives back arena pages that a latched device has stopped touching. */
+void engine_lost_turn(engine *e);
 /* One turn: collect what is done, fill slots (at most 2 MiB of rows), launch. True while there is more to do
  * at once. */
 bool engine_turn(engine *e, uint64_t now_ns);
@@ -74,5 +109,6 @@ uint32_t engine_in_flight(const engine *e); /* batches between take and done */
 int32_t engine_index(const engine *e);
 const char *engine_name(const engine *e); /* the backend's */
 int32_t engine_workers(const engine *e);
+int32_t engine_device(const engine *e); /* -1 CPU */
 void engine_done(slot *s, int error); /* any thread; backends only */
 #endif

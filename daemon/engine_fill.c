@@ -62,7 +62,7 @@ int fill_begin(slot *s, nct_why *why) {
         if (f->t_out > lim.max_t_out) lim.max_t_out = f->t_out;
     }
     int error = nct_workspace(&s->layer, 1, &lim, &need, why);
-    if (!error) error = workspace_ensure(e, s, need);
+    if (!error) error = workspace_ensure(e, s, need, why);
     if (error) return error;
     job_begin(s);
     if (b->frames[0]->norm == NCT_NORM_GIVEN) {

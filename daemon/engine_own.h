@@ -15,7 +15,15 @@
 #define TABLE_BYTES ((size_t)BATCH_FRAMES_MAX * sizeof(nct_frame))
 #define FLAGS_BYTES ((size_t)BATCH_FRAMES_MAX * sizeof(uint32_t))
 
-typedef enum { SLOT_FREE, SLOT_FILLING, SLOT_RUNNING, SLOT_HELD } slot_state; /* HELD: its rows are not copied yet */
+/* HELD: its rows are not copied yet. LOST: a device that failed may still touch it. */
+typedef enum { SLOT_FREE, SLOT_FILLING, SLOT_RUNNING, SLOT_HELD, SLOT_LOST } slot_state;
+
+/* Arena pages of a batch that failed while its device may still write to them. */
+typedef struct lost_run {
+    struct lost_run *next;
+    const slot *s;
+    uint32_t first, pages;
+} lost_run;
 
 struct slot {
     engine *e;
@@ -45,7 +53,6 @@ struct engine {
     const engine_ops *ops;
     engine_setup setup;
     size_t slot_bytes, max_frame_bytes;
-    int32_t max_frames;         /* at start: engine_reserve's guess, a larger batch makes its slot's workspace grow */
     int32_t n_slots, n_workers; /* n_workers: the backend's, for workspaces; 1 on a GPU */
     slot *slots, *filling;
     uint32_t in_flight;
@@ -55,6 +62,13 @@ struct engine {
     _Atomic(slot *) done;
     uv_async_t *async; /* freed by its close callback */
     void *backend;
+    engine_facts facts; /* the backend's to fill */
+    /* After a fault: engine_fault.c */
+    bool latched, told, fallback; /* told: setup.failed was called */
+    char latch_why[200];
+    lost_run *lost;
+    const engine_ops *failed_ops; /* of the backend that was taken over from */
+    void *failed_backend;
 };
 
 size_t slot_in_bytes(const engine *e);
@@ -68,5 +82,19 @@ bool fill_step(slot *s, size_t *budget);
 void fill_place(slot *s);
 /* Gives back the arena pages of a batch that has no results. */
 void fill_unplace(batch *b, arena *a);
-int workspace_ensure(engine *e, slot *s, size_t bytes);
+int workspace_ensure(engine *e, slot *s, size_t bytes, nct_why *why);
+
+/* engine.c, for engine_fault.c */
+void slot_memory(slot *s);                              /* x, y and flags in `in` and `out` */
+void batch_fail(engine *e, batch *b, const char *text); /* every frame -EIO; results given up */
+/* Ends a batch that was not launched: rows from `row` on are still to be given back. */
+void batch_abandon(engine *e, batch *b, int32_t row, const char *text);
+batch *batch_next(
+    engine *e, bool busy, uint64_t now_ns, slot *s); /* what is due, in the list of the launched; or NULL */
+void batches_hand_over(engine *e);
+/* engine_fault.c */
+void fault_keep(
+    engine *e, slot *s); /* the failed batch's pages, if the device may still write them; the slot then is LOST */
+void fault_turn(engine *e, uint64_t now_ns);
+void fault_done(engine *e); /* engine_free's part */
 #endif

@@ -176,7 +176,7 @@ static void test_workspace_grows(void **state) {
         f = r->frames[i];
         assert_int_equal(r->n_copied_in, i + 1);
         assert_int_equal(f->error, i == 0 ? -EIO : 0);
-        if (i == 0) assert_string_equal(f->why, "engine 0 (cpu) failed: Cannot allocate memory");
+        if (i == 0) assert_non_null(strstr(f->why, "engine 0 (cpu) failed: no memory for a workspace of "));
         if (i > 0) assert_memory_equal(f->y, expected, f->y_bytes);
         free(expected);
     }
