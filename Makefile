@@ -58,14 +58,14 @@ INC_client  := -Iclient
 INC_cli     := -Iclient -Iclient/cli -Ikernels
 INC_daemon  := -Idaemon -Iclient -Ikernels
 pc = $(shell pkg-config $(1) 2>/dev/null)
-CFLAGS_daemon := $(call pc,--cflags libuv libzmq jansson libsodium)
+CFLAGS_daemon := $(call pc,--cflags libuv libzmq jansson libsodium libmicrohttpd)
 CFLAGS_client := $(call pc,--cflags libzmq jansson)
 CFLAGS_cli    := $(call pc,--cflags libzmq jansson sndfile libpng)
 LIBS_layer  := -lm -lpthread
 LIBS_model  := $(call pc,--libs jansson libsodium)
 LIBS_client := $(call pc,--libs libzmq jansson) -lpthread
 LIBS_cli    := $(call pc,--libs sndfile libpng) $(LIBS_client) $(LIBS_model) $(LIBS_layer)
-LIBS_daemon := $(call pc,--libs libuv libzmq jansson libsodium) $(LIBS_layer)
+LIBS_daemon := $(call pc,--libs libuv libzmq jansson libsodium libmicrohttpd) $(LIBS_layer)
 
 ifeq ($(HAVE_CUDA),yes)
 CUDA_HOME  := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
@@ -197,7 +197,7 @@ $(addprefix fuzz-,$(FUZZ)): fuzz-%: $(BUILD)/fuzz/%
 	  printf '  FUZZ     %s: %s inputs, nothing found\n' $* "$$(sed -n 's/^stat::number_of_executed_units: *//p' $(BUILD)/fuzz/$*.log)"
 
 # ---- what must be installed (Debian 12 names) ------------------------------------------------------------------------
-DEPS_build := gcc g++ make pkg-config libuv1-dev libzmq3-dev libjansson-dev libsodium-dev libsndfile1-dev libpng-dev
+DEPS_build := gcc g++ make pkg-config libuv1-dev libzmq3-dev libjansson-dev libsodium-dev libmicrohttpd-dev libsndfile1-dev libpng-dev
 DEPS_demo  := espeak-ng python3
 DEPS_test  := libcmocka-dev python3-pytest python3-numpy python3-zmq python3-torch python3-soundfile clang libclang-rt-14-dev procps
 DEPS_lint  := clang-format clang-tidy git

@@ -78,6 +78,7 @@ typedef struct batch {
     struct slot *slot;
     struct generation *model;
     close_cause cause;
+    uint64_t t_take_ns; /* it left the queue */
     int32_t n_frames;
     frame **frames; /* [n_frames], room for batch.max_frames; row n of the launch */
     int error;      /* of the launch: then every frame's error is set too */

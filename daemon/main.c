@@ -18,6 +18,7 @@
 #include "notify.h"
 #include "options.h"
 #include "private.h"
+#include "site.h"
 #include "sizes.h"
 #include "spine.h"
 
@@ -31,6 +32,7 @@ typedef struct {
     spine spine;
     drain drain;
     private_end private;
+    site site;
     uv_signal_t signals[3];
     uv_timer_t watchdog;
     uint64_t fed_turns;
@@ -114,6 +116,7 @@ static void on_signal(uv_signal_t *h, int number) {
     daemon_state *d = h->data;
     if (number == SIGHUP) { /* never ends the daemon */
         ledger_count(&d->spine.counts, COUNT_reload_refused);
+        meters_reload(&d->spine.meters, RELOAD_RESULT_REFUSED, "a reload is not there yet");
         log_warning("SIGHUP: a reload is not there yet; configuration and models stay as they are");
         return;
     }
@@ -155,12 +158,20 @@ static void on_watchdog(uv_timer_t *h) {
 
 /* ---- serving --------------------------------------------------------------------------------------------------- */
 
+static const char *not_ready(void *ctx) {
+    const daemon_state *d = ctx;
+    if (d->drain.state != DRAIN_OFF) return "stopping";
+    return models_count(d->spine.models) ? NULL : "the models are being loaded";
+}
+
 static int open_all(daemon_state *d) {
     nct_why why = {""};
     if (spine_open(&d->spine, &d->loop, d->cfg, &why)) return fail(d, 1, why.text);
     d->opened = true;
     drain_init(&d->drain, &d->spine);
     if (watch_signals(d) || private_watch(&d->private, &d->loop)) return fail(d, 1, "no signal handlers");
+    d->site = (site){.s = &d->spine, .not_ready = not_ready, .ctx = d};
+    if (d->private.fd < 0 && site_open(&d->site, d->cfg, &d->loop, &why)) return fail(d, 1, why.text);
     uint64_t feed_ms = notify_watchdog_ms();
     uv_timer_init(&d->loop, &d->watchdog);
     d->watchdog.data = d;
@@ -206,6 +217,7 @@ static bool await_loading(daemon_state *d) {
 
 static void close_all(daemon_state *d) {
     if (!await_loading(d) || d->spine.frames.n) leave(d);
+    site_close(&d->site);
     if (d->opened) {
         spine_close(&d->spine, drain_linger_ms(&d->drain));
         log_ledger(d);

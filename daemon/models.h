@@ -23,6 +23,8 @@ typedef struct served {
     uint32_t generations;       /* how many this name has had */
     uint32_t in_flight;         /* frames in the frame table */
     frame_counts counts;
+    uint64_t queue_ns, compute_ns; /* sums over its frames (meters.h) */
+    int64_t t_result_ns;           /* Unix time of its last RESULT, 0: none yet */
 } served;
 
 typedef struct generation {

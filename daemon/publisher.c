@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <uv.h>
+#include "meters.h"
 #include "models.h"
 
 #define HWM_MIN 4
@@ -58,6 +60,7 @@ static void take_row(publisher *p, frame *f) {
 void publisher_push(void *ctx, batch *b) {
     publisher *p = ctx;
     count_batch(p, b);
+    if (p->meters) meters_batch(p->meters, b);
     for (int32_t i = 0; i < b->n_frames; i++) {
         frame *f = b->frames[i];
         take_row(p, f);
@@ -170,6 +173,7 @@ static void send_result(publisher *p, frame *f, uint64_t now_ns) {
     h.t_answer_ns = short_h.t_answer_ns > h.t_answer_ns ? short_h.t_answer_ns : h.t_answer_ns;
     if (!error && wanted(p, f)) publish(p, f, h);
     if (!error) ledger_count(p->counts, cell ? COUNT_copied : COUNT_in_place);
+    if (!error && p->meters) meters_result(p->meters, f, uv_hrtime());
     if (!reply)
         give_row(p, f);
     else

@@ -169,8 +169,10 @@ int spine_open(spine *s, uv_loop_t *loop, const config *cfg, nct_why *why) {
     error = open_bookkeeping(s, why);
     if (!error) error = open_sockets(s, why);
     if (error) goto fail;
+    meters_init(&s->meters);
     answers_init(&s->answers, s->router, &s->sessions, &s->counts, s->out, &s->pool, wake, &s->let_go);
     publisher_init(&s->publisher, &s->answers, &s->frames, s->pub, cfg->publish.publish_bytes, engine_batch_end);
+    s->publisher.meters = &s->meters;
     error = open_engines(s, why);
     if (error) goto fail;
     s->facts = (welcome){.cfg = cfg,

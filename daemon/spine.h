@@ -14,6 +14,7 @@
 #include "frames.h"
 #include "ingest.h"
 #include "ipcpath.h"
+#include "meters.h"
 #include "models.h"
 #include "publisher.h"
 #include "session.h"
@@ -43,6 +44,7 @@ typedef struct spine {
     uv_loop_t *loop;
     cells pool;
     ledger counts;
+    meters meters;
     zctx *ctx;
     zrouter *router;
     zxpub *pub; /* NULL: no PUB */

@@ -35,6 +35,8 @@ cat > "$run/nctd.conf" <<CONF
 endpoint = ipc://$run/ingest.sock
 [publish]
 endpoint = ipc://$run/publish.sock
+[http]
+enabled = no
 [model speech]
 file = $here/speech.safetensors
 [model array]

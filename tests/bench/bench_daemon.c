@@ -62,7 +62,7 @@ static int write_conf(const options *o, const peer *p, const char *path) {
     FILE *f = fopen(path, "we");
     if (!f) return -1;
     fprintf(f, "[daemon]\nlog_level = warning\n[ingest]\nendpoint = %s\nio_threads = 1\n", p->endpoint);
-    fprintf(f, "[publish]\nendpoint = ipc://%s/pub\n[engine]\nengine = cpu\n", o->folder);
+    fprintf(f, "[publish]\nendpoint = ipc://%s/pub\n[http]\nenabled = no\n[engine]\nengine = cpu\n", o->folder);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         fprintf(f,
             "[model m%s]\nin_channels = %u\nout_channels = %u\nkernel_size = 1\ngroups = %u\nnum_groups = %u\n",

@@ -31,6 +31,7 @@ class Daemon:
         self.conf = os.path.join(self.folder, "nctd.conf")
         base = {"ingest": {"endpoint": f"ipc://{self.folder}/ingest.sock"},
                 "publish": {"endpoint": f"ipc://{self.folder}/publish.sock"},
+                "http": {"enabled": "no"},
                 "engine": {"engine": "cpu", "slot_bytes": "32M"},
                 "limits": {"queue_bytes": "64M", "arena_bytes": "64M"}}
         for name, keys in (sections or {}).items():
