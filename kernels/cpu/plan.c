@@ -5,10 +5,11 @@
 #include "cpu.h"
 
 enum {
-    TILE_MIN = 64, /* 4 vectors of 16 */
-
-    SLICE_CI = 128,        /* with one tap: 128 x 64 steps are 32 KB, what a 48 KB L1 holds beside weights */
-    TILE_FLOATS = 16 << 8, /* a tile may grow beyond 64 steps while it stays below 16 KB */
+    TILE_MIN = 64,            /* 4 vectors of 16 */
+    SLICE_CI = 128,           /* with one tap: 128 x 64 steps are 32 KB, what a 48 KB L1 holds beside weights */
+    TILE_FLOATS = 4 << 10,    /* a tile grows beyond 64 steps while its x stays below 16 KB of L1, */
+    SLICED_FLOATS = 32 << 10, /* with several slices, x and their sums below 128 KB of L2 each: pieces of rows that
+                                 lie pages apart get longer */
 };
 
 /* Balanced: 3 slices of 64 channels rather than 85, 85 and 22. */
@@ -55,7 +56,9 @@ void cpu_plan_init(cpu_plan *plan, const nct_params *p) {
     tile_init(plan, tile);
     while (tile < CPU_TILE_MAX) {
         tile_init(plan, tile * 2);
-        if ((int64_t)plan->slice_ci * plan->pitch > TILE_FLOATS) break;
+        int64_t most = plan->n_slices > 1 ? SLICED_FLOATS : TILE_FLOATS;
+        if ((int64_t)plan->slice_ci * plan->pitch > most) break;
+        if (plan->n_slices > 1 && (int64_t)plan->co * plan->tile > most) break;
         tile *= 2;
     }
     tile_init(plan, tile);

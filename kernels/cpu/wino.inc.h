@@ -99,8 +99,8 @@ static void wino_tile(const cpu_layer *c, const cpu_source *src, int32_t group, 
         int64_t channel = (int64_t)group * plan->ci + s.ci0;
         const float *w = c->weight_wino + group * plan->group_floats + 4 * round_up(plan->co, CPU_ROWS) * s.ci0;
         wino_stage(src, channel, &s, t0, x_tile);
-        x_ahead ahead =
-            ahead_of(src, channel, s.n_ci, t0 - src->pad_left + CPU_WINO, CPU_WINO, 4 * (int64_t)(hi - lo));
+        x_ahead ahead = ahead_of(src, channel, s.n_ci, t0 - src->pad_left + CPU_WINO, CPU_WINO,
+            4 * (int64_t)(hi - lo) * (round_up_lanes((n + 1) / 2) / LANES));
         for (int32_t c0 = lo, c1; c0 < hi; c0 = c1) {
             c1 = c0 + WINO_CHUNK < hi ? c0 + WINO_CHUNK : hi;
             wino_slice(plan, &s, w, x_tile, c0, c1, (n + 1) / 2, m + (int64_t)(c0 - lo) * 4 * PAIRS, &ahead);
