@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <uv.h>
+#include "choose.h"
 #include "drain.h"
 #include "log.h"
 #include "names.h"
@@ -42,6 +43,7 @@ typedef struct {
     nct_why load_why;
     int load_error;
     bool opened, loading_now;
+    bool gpu_lost; /* a device failed: its driver may never return from an orderly end */
     int exit_code;
 } daemon_state;
 
@@ -93,16 +95,29 @@ static void loaded(uv_work_t *w, int status) {
     private_ready(&d->private, d->spine.bound);
 }
 
-/* What computes: auto is loud about what it chose. */
 static int choose_engine(daemon_state *d) {
-    const config *c = d->cfg;
-    if (c->engine.engine == ENGINE_CUDA)
-        return fail(d, EXIT_CONFIG, "engine.engine = cuda: this nctd was built without a CUDA engine");
-    if (c->engine.precision != PRECISION_AUTO && c->engine.precision != PRECISION_F32)
-        return fail(d, EXIT_CONFIG, "engine.precision: the CPU engine computes in f32 alone");
-    if (c->engine.engine == ENGINE_AUTO)
-        log_warning("engine.engine = auto: computing on the CPU (this nctd has no CUDA engine)");
-    return 0;
+    nct_why why = {""};
+    return choose(&d->spine.chosen, d->cfg, &why) ? fail(d, EXIT_CONFIG, why.text) : 0;
+}
+
+/* design.md §8, GPU faults: its frames have their errors already. */
+static void on_engine_failed(void *ctx, engine *e, const char *what) {
+    daemon_state *d = ctx;
+    nct_why why = {""};
+    d->gpu_lost = true;
+    log_error("gpu fault engine=%d: %s", engine_index(e), what);
+    if (d->cfg->engine.on_gpu_error == GPU_ERROR_CPU) {
+        notify_send("STATUS=GPU fault: %s", what);
+        if (!spine_take_over(&d->spine, e, &why)) {
+            log_warning("engine.on_gpu_error = cpu: engine %d goes on on the CPU, in f32", engine_index(e));
+            notify_send("STATUS=serving on the CPU after a GPU fault: %s", what);
+            return;
+        }
+        log_error("the CPU cannot take over: %s", why.text);
+    }
+    d->exit_code = 1;
+    notify_send("STOPPING=1\nSTATUS=GPU fault: %s", what);
+    drain_begin(&d->drain, "GPU fault");
 }
 
 static void on_private_end(void *ctx) {
@@ -166,6 +181,8 @@ static const char *not_ready(void *ctx) {
 
 static int open_all(daemon_state *d) {
     nct_why why = {""};
+    d->spine.engine_failed = on_engine_failed;
+    d->spine.engine_failed_ctx = d;
     if (spine_open(&d->spine, &d->loop, d->cfg, &why)) return fail(d, 1, why.text);
     d->opened = true;
     drain_init(&d->drain, &d->spine);
@@ -259,6 +276,23 @@ static int serve(daemon_state *d) {
 
 /* ---- --check --------------------------------------------------------------------------------------------------- */
 
+/* Sums, with what the GPUs take for these models. */
+static int sizes_on_gpus(const daemon_state *d, const model_set *set) {
+    const chosen *on = &d->spine.chosen;
+    size_t workspace = 0, bytes;
+    nct_why why = {""};
+    for (int32_t i = 0; on->cuda && i < set->n; i++) {
+        const generation *g = set->made[i];
+        if (engine_workspace(d->cfg, generation_layer(g, 0), generation_params(g), 1, &bytes, &why)) {
+            fprintf(stderr, "nctd: %s\n", why.text);
+            return -EINVAL;
+        }
+        if (bytes > workspace) workspace = bytes;
+    }
+    sizes_print(d->cfg, on->cuda ? on->n_devices : 0, workspace, stdout);
+    return 0;
+}
+
 static int check(daemon_state *d) {
     config_why why;
     nct_why model_why = {""};
@@ -280,7 +314,7 @@ static int check(daemon_state *d) {
             p->in_channels, p->out_channels, p->kernel_size, p->stride, p->num_groups, set->made[i]->m->digest);
     }
     model_set_free(set);
-    sizes_print(d->cfg, stdout);
+    if (sizes_on_gpus(d, set)) return EXIT_CONFIG;
     printf("ok\n");
     return 0;
 }
@@ -309,6 +343,7 @@ int main(int argc, char **argv) {
     if (d.options.verb == DO_SERVE) hold_signals(SIG_BLOCK);
     d.private = (private_end){.fd = d.options.private_fd, .ended = on_private_end, .ctx = &d};
     int code = run(&d);
+    if (d.gpu_lost) _exit(code);
     config_free(d.cfg);
     return code;
 }

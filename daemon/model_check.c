@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include "models.h"
 
-#define STEPS_OUT 5    /* of the trial frame */
-#define TOLERANCE 1e-3 /* of the largest output: far above f32's error, far below any mistake */
+#define STEPS_OUT     5    /* of the trial frame */
+#define TOLERANCE_F32 1e-3 /* of the largest output: far above f32's error, far below any mistake */
 
 typedef struct {
     int32_t t_in, t_out;
@@ -69,14 +69,14 @@ static int allocate(trial *t, nct_layer *l, const nct_params *p, nct_why *why) {
     return 0;
 }
 
-static int compare(const trial *t, const nct_params *p, nct_why *why) {
+static int compare(const trial *t, const nct_params *p, double tolerance, nct_why *why) {
     size_t n = (size_t)p->out_channels * (size_t)t->t_out;
     double largest = 1;
     for (size_t i = 0; i < n; i++)
         if (isfinite(t->want[i]) && fabs(t->want[i]) > largest) largest = fabs(t->want[i]);
     for (size_t i = 0; i < n; i++) {
         if (!isfinite(t->want[i]) && !isfinite(t->y[i])) continue; /* weights that are not finite */
-        if (fabs((double)t->y[i] - t->want[i]) <= TOLERANCE * largest) continue;
+        if (fabs((double)t->y[i] - t->want[i]) <= tolerance * largest) continue;
         if (why)
             snprintf(why->text, sizeof why->text,
                 "a trial frame of %d steps came out wrong at channel %zu, step %zu: %.9g instead of %.9g", t->t_in,
@@ -86,9 +86,15 @@ static int compare(const trial *t, const nct_params *p, nct_why *why) {
     return 0;
 }
 
-static int run(trial *t, nct_layer *l, const model *m, nct_why *why) {
-    const nct_params *p = &m->params;
-    nct_job job = {.n_frames = 1,
+static int on_cpu(nct_layer *l, int32_t device, const nct_job *job, nct_why *why) {
+    (void)device;
+    int phases = nct_phases(&l, 1, job, 1, why), error = phases < 0 ? phases : 0;
+    for (int32_t phase = 0; phase < phases && !error; phase++) error = nct_phase(&l, 1, job, phase, 0, 1);
+    return error;
+}
+
+static nct_job job_of(trial *t, const nct_params *p) {
+    return (nct_job){.n_frames = 1,
         .x_dtype = NCT_F32,
         .y_dtype = NCT_F32,
         .norm = NCT_NORM_OWN,
@@ -99,23 +105,26 @@ static int run(trial *t, nct_layer *l, const model *m, nct_why *why) {
         .y_count = (int64_t)p->out_channels * t->t_out,
         .workspace = t->workspace,
         .workspace_bytes = t->workspace_bytes};
-    int phases = nct_phases(&l, 1, &job, 1, why), error = phases < 0 ? phases : 0;
-    for (int32_t phase = 0; phase < phases && !error; phase++) error = nct_phase(&l, 1, &job, phase, 0, 1);
-    if (error) return error;
-    job.y = t->want;
-    job.y_dtype = NCT_F64;
-    error = nct_reference(p, &m->weights, &job, why);
-    return error ? error : compare(t, p, why);
 }
 
-int model_check_cpu(nct_layer *l, const model *m, nct_why *why) {
+int model_check_with(nct_layer *l, const model *m, int32_t device, double tolerance, model_trial run, nct_why *why) {
     trial t = {0};
-    int error = geometry(&t, &m->params, why);
-    if (!error) error = allocate(&t, l, &m->params, why);
-    if (!error) error = run(&t, l, m, why);
+    const nct_params *p = &m->params;
+    int error = geometry(&t, p, why);
+    if (!error) error = allocate(&t, l, p, why);
+    nct_job job = job_of(&t, p);
+    if (!error) error = run(l, device, &job, why);
+    job.y = t.want;
+    job.y_dtype = NCT_F64;
+    if (!error) error = nct_reference(p, &m->weights, &job, why);
+    if (!error) error = compare(&t, p, tolerance, why);
     free(t.x);
     free(t.y);
     free(t.want);
     free(t.workspace);
     return error;
+}
+
+int model_check_cpu(nct_layer *l, const model *m, int32_t device, nct_why *why) {
+    return model_check_with(l, m, device, TOLERANCE_F32, on_cpu, why);
 }

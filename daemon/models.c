@@ -48,7 +48,7 @@ static int pack(generation *g, const models_target *to, nct_why *why) {
         if (error) return error;
         g->devices[i] = to->devices[i];
         g->n_devices = i + 1;
-        if (to->check[i]) error = to->check[i](g->layers[i], g->m, why);
+        if (to->check[i]) error = to->check[i](g->layers[i], g->m, to->devices[i], why);
         if (error) return error;
     }
     return 0;

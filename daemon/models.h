@@ -50,11 +50,17 @@ typedef struct {
     const char *force; /* a CPU variant by name, or NULL */
     /* One small launch of the layer on its device, compared with the float64 reference of `m`: model_check_cpu for
      * the CPU. Any thread. */
-    int (*check[MODELS_DEVICES_MAX])(nct_layer *l, const model *m, nct_why *why);
+    int (*check[MODELS_DEVICES_MAX])(nct_layer *l, const model *m, int32_t device, nct_why *why);
 } models_target;
 
 /* 0, -EIO with the first element that differs and by how much, or what the layer says. */
-int model_check_cpu(nct_layer *l, const model *m, nct_why *why);
+int model_check_cpu(nct_layer *l, const model *m, int32_t device, nct_why *why);
+int model_check_cuda(nct_layer *l, const model *m, int32_t device, nct_why *why); /* only in builds with CUDA; warms the layer, too */
+/* What both are: run() does the job of one small frame, whose pointers are host memory, and its y is compared with the
+ * float64 reference; `tolerance` of the largest output. */
+typedef int (*model_trial)(nct_layer *l, int32_t device, const nct_job *job, nct_why *why);
+int model_check_with(
+    nct_layer *l, const model *m, int32_t device, double tolerance, model_trial run, nct_why *why);
 
 /* Everything the configuration names, loaded and checked but not yet served. Any thread. */
 typedef struct model_set {

@@ -85,16 +85,25 @@ int sizes_check(const config *c, config_why *why) {
     return -ENOMEM;
 }
 
-void sizes_print(const config *c, FILE *to) {
+void sizes_print(const config *c, int32_t n_gpus, size_t workspace, FILE *to) {
     sizes s;
     sizes_of(c, &s);
+    uint64_t gpus = (uint64_t)n_gpus, per_gpu = c->engine.slots * (2 * c->engine.slot_bytes + workspace);
+    if (gpus) {
+        s.total -= s.slots;
+        s.slots = gpus * 2 * c->engine.slots * c->engine.slot_bytes;
+        s.total += s.slots;
+    }
     fprintf(to, "memory, at most (bytes):\n");
     fprintf(to, "  queue    %14" PRIu64 "  limits.queue_bytes: inputs that wait for a slot\n", s.queue);
     fprintf(to, "  arena    %14" PRIu64 "  limits.arena_bytes: results not yet taken; made at start\n", s.arena);
     fprintf(to, "  slots    %14" PRIu64 "  engine.instances x slots x 2 x slot_bytes; made at start\n", s.slots);
     fprintf(
         to, "  publish  %14" PRIu64 "  publish.publish_bytes, for each subscriber that stops reading\n", s.publish);
-    fprintf(to, "  pinned   %14d\n  device   %14d\n", 0, 0);
+    fprintf(to, "  pinned   %14" PRIu64 "  of these: arena and slots, registered with CUDA\n",
+        gpus ? s.arena + s.slots : UINT64_C(0));
+    fprintf(to, "  device   %14" PRIu64 "  GPU memory: slots' twins and workspaces, %d GPUs; weights beside it\n",
+        gpus * per_gpu, n_gpus);
     fprintf(to, "  sum      %14" PRIu64 "  with one such subscriber\n", s.total);
     fprintf(to, "file descriptors: %" PRIu64 "\n", s.descriptors);
 }

@@ -15,5 +15,6 @@ void sizes_of(const config *c, sizes *ret);
 /* -EINVAL a limit that cannot hold one frame of max_frame_bytes; -ENOMEM the host or cgroup is too small; -EMFILE
  * RLIMIT_NOFILE is (its soft limit is raised first); with a sentence that names the number. */
 int sizes_check(const config *c, config_why *why);
-void sizes_print(const config *c, FILE *to);
+/* n_gpus 0: the CPU computes. workspace: bytes of a slot's, the largest over the models. */
+void sizes_print(const config *c, int32_t n_gpus, size_t workspace, FILE *to);
 #endif

@@ -98,10 +98,18 @@ static int open_engines(spine *s, nct_why *why) {
         .copied_in = {frames_copied_in, &s->frames},
         .layer_of = generation_layer,
         .bind = streams_bind,
+        .failed = s->engine_failed,
+        .failed_ctx = s->engine_failed_ctx,
         .device = -1};
-    while (s->n_engines < (int32_t)s->cfg->engine.instances) {
+    int32_t n = s->chosen.cuda ? s->chosen.n_devices : (int32_t)s->cfg->engine.instances;
+    const engine_ops *ops = &engine_cpu_ops;
+#ifdef NCT_CUDA
+    if (s->chosen.cuda) ops = &engine_cuda_ops;
+#endif
+    while (s->n_engines < n) {
         setup.index = s->n_engines;
-        int error = engine_new(&s->engines[s->n_engines], &engine_cpu_ops, &setup, why);
+        if (s->chosen.cuda) setup.device = s->n_engines;
+        int error = engine_new(&s->engines[s->n_engines], ops, &setup, why);
         if (error) return error;
         s->n_engines++;
     }
@@ -182,7 +190,8 @@ int spine_open(spine *s, uv_loop_t *loop, const config *cfg, nct_why *why) {
         .counts = &s->counts,
         .held = &s->answers.held,
         .backend = engine_name(s->engines[0]),
-        .precision = "f32",
+        .precision = precision_name(s->chosen.precision),
+        .engines = s->engines,
         .n_engines = s->n_engines,
         .n_threads = engine_workers(s->engines[0]),
         .t_start_ns = uv_hrtime()};
@@ -211,18 +220,41 @@ void spine_target(const spine *s, models_target *ret) {
     static const char *const variants[] = {
         [VARIANT_AVX512] = "avx512", [VARIANT_AVX2] = "avx2", [VARIANT_PORTABLE] = "portable"};
     int v = s->cfg->engine.cpu_variant;
-    *ret = (models_target){.n_devices = 1,
-        .devices = {-1},
-        .precision = NCT_PREC_F32,
-        .force = v == VARIANT_AUTO ? NULL : variants[v],
-        .check = {model_check_cpu}};
+    *ret = (models_target){
+        .precision = s->chosen.precision, .force = v == VARIANT_AUTO ? NULL : variants[v]};
+#ifdef NCT_CUDA
+    for (int32_t i = 0; s->chosen.cuda && i < s->chosen.n_devices; i++) {
+        ret->check[ret->n_devices] = model_check_cuda;
+        ret->devices[ret->n_devices++] = i;
+    }
+#endif
+    if (s->chosen.cuda && s->cfg->engine.on_gpu_error != GPU_ERROR_CPU) return;
+    ret->check[ret->n_devices] = model_check_cpu;
+    ret->devices[ret->n_devices++] = -1;
+}
+
+int spine_take_over(spine *s, engine *e, nct_why *why) {
+    const served *of = models_at(s->models, 0);
+    if (of && !generation_layer(of->current, -1))
+        return say(why, -ENOTSUP, "the models are not loaded for the CPU: engine.on_gpu_error was not cpu then");
+    int error = engine_take_over(e, why);
+    if (error) return error;
+    s->facts.backend = engine_name(s->engines[0]);
+    if (!strcmp(s->facts.backend, "cpu")) s->facts.precision = precision_name(NCT_PREC_F32);
+    s->facts.n_threads = engine_workers(s->engines[0]);
+    welcome_learn(&s->facts);
+    return 0;
+}
+
+static int reserve(engine *e, const generation *g, nct_why *why) {
+    return engine_reserve(e, generation_layer(g, engine_device(e)), generation_params(g), why);
 }
 
 int spine_ready(spine *s, model_set *set, nct_why *why) {
     for (int32_t i = 0; i < set->n; i++)
         for (int32_t e = 0; e < s->n_engines; e++) {
             generation *g = set->made[i];
-            int error = engine_reserve(s->engines[e], generation_layer(g, -1), generation_params(g), why);
+            int error = reserve(s->engines[e], g, why);
             if (error) return error;
         }
     int error = models_adopt(s->models, set);

@@ -9,6 +9,7 @@
 #include "answer.h"
 #include "arena.h"
 #include "batcher.h"
+#include "choose.h"
 #include "config.h"
 #include "engine.h"
 #include "frames.h"
@@ -55,6 +56,9 @@ typedef struct spine {
     publisher publisher;
     arena *out;
     batcher *batcher;
+    chosen chosen; /* the caller's to fill before spine_open and spine_target */
+    void (*engine_failed)(void *ctx, engine *e, const char *why); /* the caller's: engine_setup.failed */
+    void *engine_failed_ctx;
     engine *engines[SPINE_ENGINES_MAX];
     int32_t n_engines;
     models *models;
@@ -79,6 +83,8 @@ void spine_target(const spine *s, models_target *ret);
 /* The models are loaded: workspaces are reserved, they are served, and the HELLOs that waited are answered. Takes
  * nothing on failure. */
 int spine_ready(spine *s, model_set *set, nct_why *why);
+/* The CPU takes a failed engine's place, WELCOME says so; or the reason why not. Only from engine_failed. */
+int spine_take_over(spine *s, engine *e, nct_why *why);
 /* Nothing of a client's is with us any more: no frame, no held answer. */
 bool spine_quiet(const spine *s);
 /* Sockets close (their linger bounded), ZeroMQ ends, then everything else. Nothing may be in flight in an engine. */

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/utsname.h>
 #include <uv.h>
+#include "engine.h"
 #include "stream.h"
 
 #define STREAM_FACTS_MAX 16384 /* bytes of JSON, all streams together */
@@ -15,11 +16,15 @@ void welcome_learn(welcome *w) {
     struct utsname host;
     const served *of = models_at(w->models, 0);
     const nct_params *p = of ? generation_params(of->current) : NULL;
-    nct_layer *l = of ? generation_layer(of->current, -1) : NULL;
+    nct_layer *l = of ? generation_layer(of->current, engine_device(w->engines[0])) : NULL;
+    const char *gpu = engine_about(w->engines[0])->device;
     nct_frame row = {.stat_in = -1, .stat_out = -1};
     nct_report report;
     int64_t t_in = p ? (int64_t)p->dilation * p->kernel_size + p->pad_left + p->pad_right + 1 : 1, t_out = 0;
-    if (!uname(&host)) snprintf(w->device, sizeof w->device, "%.60s", host.machine);
+    if (engine_device(w->engines[0]) >= 0)
+        snprintf(w->device, sizeof w->device, "%s", gpu);
+    else if (!uname(&host))
+        snprintf(w->device, sizeof w->device, "%.60s", host.machine);
     if (!l || nct_out_steps(p, t_in, p->pad_left, p->pad_right, &t_out, NULL)) return;
     row.x_pitch = t_in, row.t_in = (int32_t)t_in, row.y_pitch = t_out, row.t_out = (int32_t)t_out;
     row.pad_left = p->pad_left, row.pad_right = p->pad_right;
@@ -33,8 +38,10 @@ void welcome_learn(welcome *w) {
         .y = y,
         .x_count = p->in_channels * t_in,
         .y_count = p->out_channels * t_out};
-    if (x && y && !nct_explain(&l, 1, &job, 0, &report, NULL))
+    if (x && y && !nct_explain(&l, 1, &job, 0, &report, NULL)) {
         snprintf(w->variant, sizeof w->variant, "%.*s", (int)strcspn(report.plan, " "), report.plan);
+        snprintf(w->plan, sizeof w->plan, "%s", report.plan);
+    }
     free(x);
     free(y);
 }
@@ -69,18 +76,35 @@ static json_t *streams_list(const sessions *ss, json_int_t *ret_left_out) {
     return all;
 }
 
+/* Memory of the engines; "fallback": engines that go on on the CPU after a GPU fault. */
+static json_t *engines(const welcome *w) {
+    json_int_t pinned = 0, unpinned = 0, device = 0, fallback = 0;
+    for (int32_t i = 0; i < w->n_engines; i++) {
+        const engine_facts *f = engine_about(w->engines[i]);
+        pinned += (json_int_t)f->pinned_bytes;
+        unpinned += (json_int_t)f->unpinned_bytes;
+        device += (json_int_t)f->device_bytes;
+        fallback += f->device[0] && engine_device(w->engines[i]) < 0;
+    }
+    return json_pack("{s:I, s:I, s:I, s:I}", "pinned_bytes", pinned, "unpinned_bytes", unpinned, "device_bytes",
+        device, "fallback", fallback);
+}
+
 static json_t *describe(const welcome *w, const session *s) {
     char id[17];
     json_int_t left_out = 0;
     snprintf(id, sizeof id, "%016" PRIx64, s->id);
     json_t *open = streams_list(w->ss, &left_out);
-    return json_pack("{s:s, s:i, s:s, s:I, s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:o, s:o, s:o, s:o, s:I}",
+    json_t *o = json_pack("{s:s, s:i, s:s, s:I, s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:o, s:o, s:o, s:o, s:I}",
         "version", NCT_VERSION, "wire", WIRE_VERSION, "session", id, "window", (json_int_t)session_window(w->ss, s),
         "backend", w->backend, "variant", w->variant, "device", w->device, "precision", w->precision, "engines",
         (int)w->n_engines, "threads", (int)w->n_threads, "uptime_s",
         (json_int_t)((uv_hrtime() - w->t_start_ns) / 1000000000u), "sessions", (json_int_t)w->ss->n, "limits",
         limits(w->cfg), "models", models_describe(w->models), "ledger",
         ledger_json(w->counts, w->frames->n, *w->held), "streams", open, "streams_left_out", left_out);
+    if (o) json_object_set_new(o, "plan", json_string(w->plan));
+    if (o) json_object_set_new(o, "engine_memory", engines(w));
+    return o;
 }
 
 char *welcome_text(const welcome *w, const session *s) {

@@ -9,6 +9,7 @@
 #include "session.h"
 
 struct answers;
+struct engine;
 
 typedef struct welcome {
     const config *cfg;
@@ -18,7 +19,8 @@ typedef struct welcome {
     const ledger *counts;
     const uint32_t *held;            /* the answers' count */
     const char *backend, *precision; /* "cpu", "f32" */
-    char variant[32], device[64];
+    char variant[32], device[64], plan[48]; /* plan: of the first model */
+    struct engine **engines;                /* [n_engines] */
     int32_t n_engines, n_threads; /* threads of one engine */
     uint64_t t_start_ns;
 } welcome;
