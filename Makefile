@@ -116,7 +116,8 @@ $(BUILD)/kernels/cpu/%.c.o: CFLAGS_UNIT = -O3 $(if $(findstring _avx512,$*),-mav
 $(BUILD)/kernels/%.c.o: INC = $(INC_kernels) $(CFLAGS_CUDA)
 $(BUILD)/client/%.c.o: INC = $(INC_client) $(CFLAGS_client)
 $(BUILD)/client/cli/%.c.o: INC = $(INC_cli) $(CFLAGS_cli)
-$(BUILD)/daemon/%.c.o: INC = $(INC_daemon) $(CFLAGS_daemon) $(CFLAGS_CUDA)
+$(BUILD)/daemon/%.c.o: INC = $(INC_daemon) $(CFLAGS_daemon) $(CFLAGS_CUDA) $(if $(FAULTS),-DNCT_FAULTS)
+$(BUILD)/daemon/page.c.o: $(wildcard daemon/page/*)
 $(BUILD)/tests/%.c.o: INC = $(INC_daemon) $(INC_cli) -Itests $(CFLAGS_daemon) $(CFLAGS_cli) $(CFLAGS_CUDA)
 
 $(BUILD)/%.c.o: %.c
@@ -258,6 +259,13 @@ $(BUILD)/bench/bench_daemon $(BUILD)/bench/soak: $(BUILD)/bench/%: $(BUILD)/test
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_client) $(LIBS_layer) -o $@
+# bench_engine runs the CUDA engine alone; FAULTS=1 builds an nctd that NCTD_GPU_FAULT can break (daemon/gpu_fault.h).
+$(BUILD)/bench/bench_engine: $(BUILD)/tests/bench/bench_engine.c.o $(LIB_daemon) $(LIB_client) $(LIB_model) $(LIB_layer)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_daemon) $(LIBS_model) -o $@
+bench-engine: $(BUILD)/bench/bench_engine ## the CUDA engine's copies and kernels overlap (GPU host)
+	$(BUILD)/bench/bench_engine --json tests/bench/results/gpu-overlap.json $(BENCH)
 bench-daemon: $(BUILD)/nctd $(BUILD)/bench/bench_daemon ## the pipeline against a raw ZeroMQ echo (BENCH="--transport tcp --rounds 9")
 	$(BUILD)/bench/bench_daemon $(BUILD)/nctd --json tests/bench/results/daemon.json $(BENCH)
 SOAK_SECONDS ?= 600

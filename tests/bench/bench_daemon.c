@@ -2,7 +2,8 @@
  * Same messages, window, I/O threads and client code; the two take turns in one run. Each result has the size of its
  * frame (layers C -> C with a kernel of 1, one channel a group), so both move the same bytes.
  *
- *     bench_daemon NCTD [--seconds 1] [--rounds 5] [--window 32] [--transport ipc|tcp] [--json FILE]
+ *     bench_daemon NCTD [--seconds 1] [--rounds 5] [--window 32] [--transport ipc|tcp] [--clients 1,4] [--engine cpu]
+ *                  [--json FILE]
  *
  * `layer us` is the layer alone, one frame on one thread: where it is not small beside the echo's own time, it is the
  * limit and not the pipeline. Prints one JSON object a line (to FILE too), then a table. Exit 0, or 1 when a client failed. */
@@ -20,16 +21,16 @@
 #include "load.h"
 #include "nct_layer.h"
 
-enum { CLIENTS_MAX = 4, ROUNDS_MAX = 99, TEXT = 256 };
+enum { CLIENTS_MAX = 8, COUNTS_MAX = 8, ROUNDS_MAX = 99, TEXT = 256 };
 typedef struct {
     const char *name;
     uint32_t channels, steps;
 } shape;
 static const shape shapes[] = {{"2x480", 2, 480}, {"128x1024", 128, 1024}};
-static const int client_counts[] = {1, 4};
 
 typedef struct {
-    const char *nctd, *json;
+    const char *nctd, *json, *engine;
+    int client_counts[COUNTS_MAX], n_counts;
     double seconds;
     int rounds, window;
     bool tcp;
@@ -62,7 +63,8 @@ static int write_conf(const options *o, const peer *p, const char *path) {
     FILE *f = fopen(path, "we");
     if (!f) return -1;
     fprintf(f, "[daemon]\nlog_level = warning\n[ingest]\nendpoint = %s\nio_threads = 1\n", p->endpoint);
-    fprintf(f, "[publish]\nendpoint = ipc://%s/pub\n[http]\nenabled = no\n[engine]\nengine = cpu\n", o->folder);
+    fprintf(
+        f, "[publish]\nendpoint = ipc://%s/pub\n[http]\nenabled = no\n[engine]\nengine = %s\n", o->folder, o->engine);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         fprintf(f,
             "[model m%s]\nin_channels = %u\nout_channels = %u\nkernel_size = 1\ngroups = %u\nnum_groups = %u\n",
@@ -218,9 +220,10 @@ static void say(
     double frames_s = median(p->frames_s, o->rounds);
     int n = snprintf(line, sizeof line,
         "{\"bench\":\"daemon\",\"frame\":\"%s\",\"clients\":%d,\"transport\":\"%s\",\"window\":%d,\"io_threads\":1,"
-        "\"rounds\":%d,\"impl\":\"%s\",\"frames_s\":%.0f,\"mb_s_each_way\":%.0f,\"p50_us\":%.0f,\"p99_us\":%.0f,"
+        "\"rounds\":%d,\"engine\":\"%s\",\"impl\":\"%s\",\"frames_s\":%.0f,\"mb_s_each_way\":%.0f,\"p50_us\":%.0f,"
+        "\"p99_us\":%.0f,"
         "\"server_cpu_us\":%.1f",
-        sh->name, clients, o->tcp ? "tcp" : "ipc", p->window, o->rounds, p->impl, frames_s,
+        sh->name, clients, o->tcp ? "tcp" : "ipc", p->window, o->rounds, o->engine, p->impl, frames_s,
         frames_s * sh->channels * sh->steps * 4 / 1e6, (double)hist_quantile(&p->latency, 0.5) / 1e3,
         (double)hist_quantile(&p->latency, 0.99) / 1e3, median(p->cpu_us, o->rounds));
     if (ratio > 0)
@@ -248,16 +251,29 @@ static int compare(
     return failed;
 }
 
+static int read_counts(options *o, const char *list) {
+    o->n_counts = 0;
+    for (char *end; *list && o->n_counts < COUNTS_MAX; list = *end == ',' ? end + 1 : end) {
+        long n = strtol(list, &end, 10);
+        if (end == list || n < 1 || n > CLIENTS_MAX) return -1;
+        o->client_counts[o->n_counts++] = (int)n;
+    }
+    return o->n_counts ? 0 : -1;
+}
+
 static int options_read(options *o, int argc, char **argv) {
     static const struct option names[] = {{"seconds", 1, NULL, 's'}, {"rounds", 1, NULL, 'r'},
-        {"window", 1, NULL, 'w'}, {"transport", 1, NULL, 't'}, {"json", 1, NULL, 'j'}, {0}};
-    *o = (options){.seconds = 1, .rounds = 5, .window = 32};
+        {"window", 1, NULL, 'w'}, {"transport", 1, NULL, 't'}, {"json", 1, NULL, 'j'}, {"clients", 1, NULL, 'c'},
+        {"engine", 1, NULL, 'e'}, {0}};
+    *o = (options){.seconds = 1, .rounds = 5, .window = 32, .engine = "cpu", .client_counts = {1, 4}, .n_counts = 2};
     for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
         if (c == 's') o->seconds = atof(optarg);
         if (c == 'r') o->rounds = atoi(optarg);
         if (c == 'w') o->window = atoi(optarg);
         if (c == 't') o->tcp = strcmp(optarg, "tcp") == 0;
         if (c == 'j') o->json = optarg;
+        if (c == 'e') o->engine = optarg;
+        if (c == 'c' && read_counts(o, optarg)) return -1;
         if (c == '?') return -1;
     }
     if (optind + 1 != argc || !(o->seconds > 0) || o->rounds < 1 || o->rounds > ROUNDS_MAX || o->window < 1 ||
@@ -277,7 +293,7 @@ int main(int argc, char **argv) {
     if (options_read(&o, argc, argv)) {
         fprintf(stderr,
             "usage: bench_daemon NCTD [--seconds S] [--rounds N] [--window 1..%d] [--transport ipc|tcp] "
-            "[--json FILE]\n",
+            "[--clients 1,4] [--engine cpu|cuda] [--json FILE]\n",
             LOAD_WINDOW_MAX);
         return 2;
     }
@@ -290,8 +306,8 @@ int main(int argc, char **argv) {
     fprintf(table, "%-10s %7s %12s %12s %8s %12s %12s %9s\n", "frame", "clients", "echo /s", "nctd /s", "ratio",
         "echo cpu us", "nctd cpu us", "layer us");
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes && !failed; s++)
-        for (size_t n = 0; n < sizeof client_counts / sizeof *client_counts && !failed; n++)
-            failed |= compare(&o, json, peers, &shapes[s], client_counts[n], payload, table);
+        for (size_t n = 0; n < (size_t)o.n_counts && !failed; n++)
+            failed |= compare(&o, json, peers, &shapes[s], o.client_counts[n], payload, table);
     for (int i = 0; i < 2; i++) stop(&o, &peers[i]);
     fclose(table);
     fputs(text, stdout);

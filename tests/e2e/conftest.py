@@ -15,6 +15,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BUILD = os.environ.get("NCT_BUILD", os.path.join(ROOT, "build"))
 NCTD = os.environ.get("NCTD", os.path.join(BUILD, "nctd"))
 NCT = os.environ.get("NCT", os.path.join(BUILD, "nct"))
+ENGINE = os.environ.get("NCT_ENGINE", "cpu")  # the same stories on a GPU
 SANITIZE = os.environ.get("NCT_SANITIZE", "")
 SLOW = 5 if SANITIZE else 1  # time limits stretch under a sanitizer; nothing asserts that something is fast
 
@@ -32,7 +33,7 @@ class Daemon:
         base = {"ingest": {"endpoint": f"ipc://{self.folder}/ingest.sock"},
                 "publish": {"endpoint": f"ipc://{self.folder}/publish.sock"},
                 "http": {"enabled": "no"},
-                "engine": {"engine": "cpu", "slot_bytes": "32M"},
+                "engine": {"engine": ENGINE, "precision": "f32", "slot_bytes": "32M"},
                 "limits": {"queue_bytes": "64M", "arena_bytes": "64M"}}
         for name, keys in (sections or {}).items():
             base.setdefault(name, {}).update(keys)
