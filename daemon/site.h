@@ -2,12 +2,14 @@
 #ifndef NCTD_SITE_H
 #define NCTD_SITE_H
 #include "http.h"
+#include "live.h"
 #include "spine.h"
 
 typedef struct site {
     spine *s;
     const char *(*not_ready)(void *ctx); /* why no frame is served now; NULL: it is */
     void *ctx;
+    live live;
     http *server; /* NULL: http.enabled = no */
 } site;
 

@@ -132,7 +132,12 @@ void streams_expire(streams *t, sessions *ss, uint64_t now_ns, uint32_t idle_s) 
 void streams_push(void *ctx, frame *f) {
     streams *t = ctx;
     stream *s = f->stream;
-    if (s->seen && f->h.seq > s->seq + 1) f->result_flags |= WIRE_GAP_SEEN;
+    s->n_frames++;
+    if (s->seen && f->h.seq > s->seq + 1) {
+        f->result_flags |= WIRE_GAP_SEEN;
+        s->n_gaps++;
+        s->n_missing += f->h.seq - s->seq - 1;
+    }
     if (!s->seen || f->h.seq > s->seq) s->seq = f->h.seq;
     s->seen = true;
     s->t_used_ns = f->t_read_ns;

@@ -28,6 +28,7 @@ typedef struct stream {
     bool named;                  /* reachable by its name */
     bool seen, published;        /* a frame was admitted / given to PUB */
     uint64_t seq, published_seq; /* its highest */
+    uint64_t n_frames, n_gaps, n_missing; /* admitted; how often seqs were missing before one, and how many */
     bool closing;                /* CLOSED is due when in_flight is 0 */
     uint64_t close_request;      /* the request it answers */
     uint64_t t_used_ns;
