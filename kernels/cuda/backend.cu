@@ -315,6 +315,7 @@ static cuda_job job_begin(const cuda_layer *l, const nct_job *job) {
     j.g = l->g;
     j.m = l->m;
     j.x = job->x;
+    j.x_count = job->x_count;
     j.y = job->y;
     j.frames = job->frames_dev;
     j.row0 = job->frames[0];

@@ -13,50 +13,60 @@
  *   counter, leaves in, then the tile is normalised where it lies and y is written once.
  * Limits: two chunks of x beside the weights in 227 KB. */
 #include "group.cuh"
-#include "mma_stage.cuh"
-#include "wgmma.cuh"
+#include "wgmma_x.cuh"
 
 enum { ROWS = 32, WGMMA_SHARED = 227 * 1024 - 1024, PRODUCERS = 128, X_THREADS = 96 };
 
 /* ---- the tile in shared memory: [channel][step], pitch = 4 mod 32 ---- */
 
-/* Leaves of one channel row from a warp: lane = 8 consecutive steps; slots of `steps` begin at multiples of it. */
-__device__ __forceinline__ void tile_leaves(const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t column0,
-    int32_t columns, int32_t channel, const float *row) {
-    int32_t lane = threadIdx.x & 31, steps = min(1 << sh.slot_shift, 64), lanes = steps / 8;
-    int32_t column = column0 + lane * 8, slot = column >> sh.slot_shift, n = s.n0 + slot;
+/* A lane's 8 steps of a tile row: which leaf they belong to. */
+struct leaf_lane {
+    int32_t lanes, valid, n_valid; /* lanes of a leaf; valid steps of mine and of the leaf */
+    int32_t columns;
+    int64_t at; /* of channel 0's leaf; channels are `columns` apart */
+    bool here;  /* inside the tile */
+};
+__device__ __forceinline__ leaf_lane leaf_lane_of(
+    const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t tile_steps) {
+    int32_t column = (threadIdx.x & 31) * 8, steps = min(1 << sh.slot_shift, 64), n = s.n0 + (column >> sh.slot_shift);
     int32_t t = s.t0 + (column & ((1 << sh.slot_shift) - 1));
-    bool on = lane * 8 < columns && n < j.n_frames;
-    int32_t t_out = on ? frame_at(j, n).t_out : 0, valid = max(0, min(8, t_out - t));
-    float v[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++) v[i] = 0;
-    if (lane * 8 < columns) {
+    leaf_lane l = {steps / 8, 0, 0, 0, 0, column < tile_steps};
+    if (!l.here || n >= j.n_frames) return l;
+    int32_t t_out = frame_at(j, n).t_out;
+    l.valid = max(0, min(8, t_out - t));
+    l.n_valid = min(steps, t_out - (t & ~(steps - 1)));
+    l.columns = leaf_columns(j, t_out);
+    l.at = leaf_start(j, n) * j.g.co + t / MMA_LEAF;
+    return l;
+}
+/* Leaves of one channel row from a warp. */
+__device__ __forceinline__ void tile_leaves(const cuda_job &j, const leaf_lane &l, int32_t channel, const float *row) {
+    int32_t lane = threadIdx.x & 31;
+    float v[8] = {};
+    if (l.here) {
         *(float4 *)v = *(const float4 *)(row + lane * 8);
         *(float4 *)(v + 4) = *(const float4 *)(row + lane * 8 + 4);
     }
-    float first = __shfl_sync(~0u, v[0], lane & ~(lanes - 1)), sum = 0, sd = 0, sq = 0;
-    int32_t n_valid = min(steps, t_out - (t & ~(steps - 1)));
+    float first = __shfl_sync(~0u, v[0], lane & ~(l.lanes - 1)), sum = 0, sd = 0, sq = 0;
     auto all = [&](float u) {
-        for (int mask = 1; mask < lanes; mask <<= 1) u = __fadd_rn(u, __shfl_xor_sync(~0u, u, mask));
+        for (int mask = 1; mask < l.lanes; mask <<= 1) u = __fadd_rn(u, __shfl_xor_sync(~0u, u, mask));
         return u;
     };
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        if (i < valid) sum = __fadd_rn(sum, __fadd_rn(v[i], -first));
-    float p = leaf_mean(first, all(sum), n_valid);
+        if (i < l.valid) sum = __fadd_rn(sum, __fadd_rn(v[i], -first));
+    float p = leaf_mean(first, all(sum), l.n_valid);
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        if (i < valid) {
+        if (i < l.valid) {
             float d = __fadd_rn(v[i], -p);
             sd = __fadd_rn(sd, d);
             sq = __fmaf_rn(d, d, sq);
         }
     sd = all(sd);
     sq = all(sq);
-    if ((lane & (lanes - 1)) == 0 && n_valid > 0 && on)
-        j.leaves[leaf_start(j, n) * j.g.co + (int64_t)channel * leaf_columns(j, t_out) + t / MMA_LEAF] =
-            leaf_make(p, sd, sq, n_valid);
+    if ((lane & (l.lanes - 1)) == 0 && l.n_valid > 0)
+        j.leaves[l.at + (int64_t)channel * l.columns] = leaf_make(p, sd, sq, l.n_valid);
 }
 
 /* ---- the kernel ---- */
@@ -74,7 +84,7 @@ template <int THREADS> __device__ __forceinline__ void consumers_sync() {
 
 /* Everything of one tile that the roles share. */
 struct wgmma_ring {
-    uint64_t full_w[8], empty_w[8], full_x[2], empty_x[2];
+    uint64_t full_w[8], empty_w[8], full_x[3], empty_x[3], copied[3];
 };
 
 /* Weights: stage (chunk, tap) is NB / 32 blocks of 4 KB. One lane. */
@@ -90,6 +100,34 @@ __device__ __forceinline__ void bring_weights(
             bulk_copy(ws + stage * NB * 32 + b * 1024, from + ((int64_t)b * steps + step) * 1024, 4096,
                 &ring->full_w[stage]);
         if (++stage == sh.stages) stage = 0, turn ^= 1;
+    }
+}
+
+/* x: chunk c in buffer c mod buffers; the copies of the next chunks are in flight while edges are mended. */
+template <int PREC>
+__device__ __forceinline__ void bring_x(const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t channel0,
+    wgmma_ring *ring, uint8_t *xs, int32_t tid) {
+    using T = x_type<PREC>;
+    const int32_t bytes = T::CHANNELS * sh.pitch * T::SIZE;
+    auto issue = [&](int32_t chunk) {
+        int32_t b = chunk % sh.buffers;
+        barrier_wait(&ring->empty_x[b], (chunk / sh.buffers & 1) ^ 1);
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        bulk_issue<PREC, X_THREADS>(j, sh, s, channel0 + chunk * T::CHANNELS, xs + b * bytes, &ring->copied[b], tid);
+    };
+    for (int32_t chunk = 0; sh.bulk && chunk < sh.buffers && chunk < j.m.chunks; chunk++) issue(chunk);
+    for (int32_t chunk = 0; chunk < j.m.chunks; chunk++) {
+        int32_t b = chunk % sh.buffers, c0 = channel0 + chunk * T::CHANNELS, turn = chunk / sh.buffers & 1;
+        if (sh.bulk) {
+            barrier_wait(&ring->copied[b], turn);
+            bulk_edges<PREC, X_THREADS>(j, sh, s, c0, xs + b * bytes, tid);
+        } else {
+            barrier_wait(&ring->empty_x[b], turn ^ 1);
+            stage_elements<PREC, X_THREADS>(j, sh, s, c0, xs + b * bytes, tid);
+        }
+        barrier_arrive(&ring->full_x[b]);
+        int32_t next = chunk - 1 + sh.buffers;
+        if (sh.bulk && chunk > 0 && next < j.m.chunks) issue(next);
     }
 }
 
@@ -150,8 +188,11 @@ __device__ __forceinline__ void finish_tile(const cuda_job &j, const mma_shape &
     consumers_sync<THREADS>(); /* the last reader of x and weights */
     tile_write<MT, NB>(j, acc, channel0, channels, tile, PITCH);
     consumers_sync<THREADS>();
-    if (j.what & DO_LEAVES)
-        for (int32_t c = warp; c < channels; c += WARPS) tile_leaves(j, sh, s, 0, BM, channel0 + c, tile + c * PITCH);
+    if (j.what & DO_LEAVES) {
+        leaf_lane l = leaf_lane_of(j, sh, s, BM);
+#pragma unroll 2
+        for (int32_t c = warp; c < channels; c += WARPS) tile_leaves(j, l, channel0 + c, tile + c * PITCH);
+    }
     if (j.what & DO_MEET) {
         if (j.max_t_out > MMA_LEAF) {
             int32_t tiles = (frame_at(j, s.n0).t_out + BM - 1) / BM;
@@ -162,10 +203,11 @@ __device__ __forceinline__ void finish_tile(const cuda_job &j, const mma_shape &
         consumers_sync<THREADS>();
     }
     if (!(j.what & (DO_RAW | DO_APPLY))) return;
-    for (int32_t at = warp; at < channels * sh.slots; at += WARPS) {
-        int32_t c = at / sh.slots, slot = at - c * sh.slots;
-        if (s.n0 + slot < j.n_frames)
-            row_store(j, s.n0 + slot, s.t0, steps, channel0 + c, tile + c * PITCH + slot * steps);
+    for (int32_t slot = 0; slot < sh.slots && s.n0 + slot < j.n_frames; slot++) {
+        nct_frame f = frame_at(j, s.n0 + slot);
+#pragma unroll 2
+        for (int32_t c = warp; c < channels; c += WARPS)
+            row_store(j, f, s.n0 + slot, s.t0, steps, channel0 + c, tile + c * PITCH + slot * steps);
     }
 }
 
@@ -173,9 +215,10 @@ template <int PREC, int WGS, int MT, int NB>
 __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
     conv_wgmma(const __grid_constant__ cuda_job j, const __grid_constant__ mma_shape sh) {
     extern __shared__ __align__(1024) uint8_t memory[];
-    constexpr int PAIR = PREC == NCT_PREC_BF16 ? 2 : 1;
     wgmma_ring *ring = (wgmma_ring *)memory;
-    uint32_t *ws = (uint32_t *)(memory + 1024), *xs = ws + sh.stages * NB * 32;
+    using T = x_type<PREC>;
+    uint32_t *ws = (uint32_t *)(memory + 1024);
+    uint8_t *xs = (uint8_t *)(ws + sh.stages * NB * 32);
     const int32_t tile = blockIdx.x / (sh.co_tiles * j.g.groups), in_all = blockIdx.x - tile * sh.co_tiles * j.g.groups;
     const int32_t group = in_all / sh.co_tiles, block0 = (in_all - group * sh.co_tiles) * (NB / 32);
     const mma_slots slots = slots_of(j, sh, tile, (group + 1) * j.g.cig);
@@ -185,30 +228,23 @@ __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
             barrier_init(&ring->full_w[i], 1);
             barrier_init(&ring->empty_w[i], 4 * WGS);
         }
-        for (int32_t i = 0; i < 2; i++) {
+        for (int32_t i = 0; i < 3; i++) {
+            barrier_init(&ring->copied[i], X_THREADS);
             barrier_init(&ring->full_x[i], X_THREADS);
             barrier_init(&ring->empty_x[i], 4 * WGS);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    const int32_t x_words = ROWS * sh.pitch;
     if (threadIdx.x >= 128 * WGS) {
-        if constexpr (WGS == 2) registers_less<56>();
+        if constexpr (WGS == 2) registers_less<72>();
         if constexpr (WGS == 1 && MT * NB > 128) registers_less<48>();
         int32_t tid = threadIdx.x - 128 * WGS;
         if (tid == X_THREADS) bring_weights<NB>(j, sh, group, block0, ring, ws);
-        if (tid < X_THREADS)
-            for (int32_t chunk = 0; chunk < j.m.chunks; chunk++) {
-                int32_t b = chunk & 1;
-                barrier_wait(&ring->empty_x[b], (chunk >> 1 & 1) ^ 1);
-                stage_x<PREC, X_THREADS, false>(
-                    j, sh, slots, group * j.g.cig + chunk * ROWS * PAIR, ROWS, xs + b * x_words, tid);
-                barrier_arrive(&ring->full_x[b]);
-            }
+        if (tid < X_THREADS) bring_x<PREC>(j, sh, slots, group * j.g.cig, ring, xs, tid);
         return;
     }
-    if constexpr (WGS == 2) registers_more<224>();
+    if constexpr (WGS == 2) registers_more<216>();
     if constexpr (WGS == 1 && MT * NB > 128) registers_more<208>();
     const int32_t warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
     int32_t base[MT][2];
@@ -217,8 +253,8 @@ __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             int32_t row = (threadIdx.x >> 7) * 64 * MT + 64 * i + 16 * warp + g + 8 * h;
-            base[i][h] = (row >> sh.slot_shift) * sh.slot_words + (row & ((1 << sh.slot_shift) - 1)) + slots.shift +
-                         q * sh.pitch;
+            base[i][h] = (row >> sh.slot_shift) * sh.slot_words + (row & ((1 << sh.slot_shift) - 1)) * sh.stride +
+                         slots.shift + q * (T::CHANNELS / 32) * sh.pitch;
         }
     float acc[MT][NB / 2];
 #pragma unroll
@@ -226,13 +262,11 @@ __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
 #pragma unroll
         for (int c = 0; c < NB / 2; c++) acc[i][c] = 0;
     uint32_t a[2][2][MT][4];
-    int32_t stage = 0, turn = 0, before = 0;
+    int32_t stage = 0, turn = 0, before = 0, buffer = 0, buffer_turn = 0, buffer_before = 0;
     for (int32_t chunk = 0; chunk < j.m.chunks; chunk++) {
-        barrier_wait(&ring->full_x[chunk & 1], chunk >> 1 & 1);
+        barrier_wait(&ring->full_x[buffer], buffer_turn);
         for (int32_t tap = 0; tap < j.g.k; tap++) {
-            int32_t reach = tap * j.g.dil;
-            const uint32_t *x = xs + (chunk & 1) * x_words +
-                                (sh.stride == 1 ? reach : reach % sh.stride * sh.phase + reach / sh.stride);
+            const uint8_t *x = xs + (buffer * T::CHANNELS * sh.pitch + tap * j.g.dil) * T::SIZE;
             barrier_wait(&ring->full_w[stage], turn);
             uint64_t b = swizzled_rows(ws + stage * NB * 32);
 #pragma unroll
@@ -240,13 +274,9 @@ __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
 #pragma unroll
                 for (int k = 0; k < 2; k++)
 #pragma unroll
-                    for (int i = 0; i < MT; i++) {
-                        const uint32_t *at = x + (half * 2 + k) * 8 * sh.pitch;
-                        a[half][k][i][0] = at[base[i][0]];
-                        a[half][k][i][1] = at[base[i][1]];
-                        a[half][k][i][2] = at[base[i][0] + 4 * sh.pitch];
-                        a[half][k][i][3] = at[base[i][1] + 4 * sh.pitch];
-                    }
+                    for (int i = 0; i < MT; i++)
+                        load_fragment<PREC>(a[half][k][i],
+                            x + (half * 2 + k) * (T::CHANNELS / 4) * sh.pitch * T::SIZE, base[i][0], base[i][1], sh.pitch);
                 wgmma_fence();
 #pragma unroll
                 for (int k = 0; k < 2; k++)
@@ -256,12 +286,14 @@ __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
                 wgmma_wait<1>();
                 if (half == 0 && (chunk || tap) && lane == 0) { /* the stage before has been read */
                     barrier_arrive(&ring->empty_w[before]);
-                    if (tap == 0) barrier_arrive(&ring->empty_x[(chunk & 1) ^ 1]);
+                    if (tap == 0) barrier_arrive(&ring->empty_x[buffer_before]);
                 }
             }
             before = stage;
             if (++stage == sh.stages) stage = 0, turn ^= 1;
         }
+        buffer_before = buffer;
+        if (++buffer == sh.buffers) buffer = 0, buffer_turn ^= 1;
     }
     wgmma_wait<0>();
     finish_tile<WGS, MT, NB, PREC>(j, sh, slots, group, block0, in_all, acc, (float *)ws);
@@ -269,16 +301,27 @@ __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
 
 /* ---- host ---- */
 
-static mma_shape shape_for(const cuda_job *job, const wgmma_tile *t, size_t *ret_bytes) {
-    int32_t steps = 64 * t->mt * t->wgs;
+static mma_shape shape_for(const cuda_job *job, int32_t precision, const wgmma_tile *t, size_t *ret_bytes) {
+    const geometry *g = &job->g;
+    int32_t steps = 64 * t->mt * t->wgs, size = precision == NCT_PREC_BF16 ? 2 : 4, unit = 16 / size;
     mma_shape sh = shape_of(job, t->nb, steps);
-    size_t x = 2ull * ROWS * sh.pitch * 4, stage = (size_t)t->nb * 128, most = t->wgs == 1 ? 112 * 1024 : WGMMA_SHARED;
+    int32_t dtype = precision == NCT_PREC_BF16 ? NCT_BF16 : NCT_F32, units = (sh.window + 2 * unit - 2) / unit;
+    int alike = job->uniform && job->x_step * size % 16 == 0 && job->row0.x_off * size % 16 == 0 &&
+                job->row0.t_in * (int64_t)size % 16 == 0 && g->pad_mode == NCT_ZEROS;
+    sh.bulk = job->x_wide && job->x_dtype == dtype && (uintptr_t)job->x % 16 == 0 && (sh.slots == 1 || alike);
+    sh.wide = sh.bulk; /* then slots.shift counts */
+    sh.slot_words = units * unit;
+    /* Elements: the four rows of a fragment load land 8 banks apart. */
+    int32_t line = 128 / size;
+    sh.pitch = (sh.slots * sh.slot_words + line - 1) / line * line + (size == 4 ? 8 : 8);
+    size_t x = (size_t)(size == 4 ? 32 : 64) * sh.pitch * size, stage = (size_t)t->nb * 128;
+    size_t most = t->wgs == 1 && 2 * x + 3 * stage + 1024 <= 112 * 1024 ? 112 * 1024 : WGMMA_SHARED;
     size_t tile = (size_t)t->nb * (steps + 4) * 4;
-    if (x + 2 * stage + 1024 > most) most = WGMMA_SHARED;
-    int64_t room = (int64_t)most - 1024 - (int64_t)x;
+    sh.buffers = 3 * x + 4 * stage + 1024 <= most ? 3 : 2;
+    int64_t room = (int64_t)most - 1024 - (int64_t)(sh.buffers * x);
     sh.stages = (int32_t)(room < (int64_t)(2 * stage) ? 0 : room / (int64_t)stage);
     if (sh.stages > 6) sh.stages = 6;
-    size_t loop = x + sh.stages * stage;
+    size_t loop = sh.buffers * x + sh.stages * stage;
     *ret_bytes = 2048 + (loop > tile ? loop : tile);
     return sh;
 }
@@ -290,7 +333,7 @@ static int meets(const cuda_layer *l, const cuda_job *job, const wgmma_tile *t) 
 template <int PREC, int WGS, int MT, int NB>
 static cudaError_t start(const cuda_job *job, const wgmma_tile *t, cudaStream_t s, int64_t *ret_places) {
     size_t bytes;
-    mma_shape sh = shape_for(job, t, &bytes);
+    mma_shape sh = shape_for(job, PREC, t, &bytes);
     auto kernel = conv_wgmma<PREC, WGS, MT, NB>;
     cudaError_t err = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, WGMMA_SHARED + 1024);
     if (err) return err;
@@ -328,7 +371,7 @@ static cudaError_t start_any(
 int wgmma_fits(const row *row, const cuda_layer *l, const cuda_job *job) {
     const wgmma_tile *t = (const wgmma_tile *)row->tile;
     size_t bytes;
-    mma_shape sh = shape_for(job, t, &bytes);
+    mma_shape sh = shape_for(job, l->precision, t, &bytes);
     if (sh.stages < 2 || bytes > WGMMA_SHARED + 1024) return 0;
     if (row->pass != PASS_FUSED) return 1;
     if (!meets(l, job, t)) return 0;

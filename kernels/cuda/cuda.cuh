@@ -53,6 +53,7 @@ struct cuda_job {
     geometry g;
     mma_layout m;
     const void *x;
+    int64_t x_count; /* elements at x: wide copies stay inside */
     void *y;
     const nct_frame *frames; /* NULL: row n is row0 advanced by x_step, y_step */
     nct_frame row0;

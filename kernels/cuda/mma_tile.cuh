@@ -20,7 +20,8 @@ struct mma_shape {
     int32_t slot_words, pitch; /* words of a slot and of a word row; pitch is 8 mod 32 */
     int32_t wide;  /* x lies so that 16 bytes can be read at once: one slot, stride 1, pitches of whole 16 bytes */
     int32_t units; /* wide: 16-byte units that cover the window of a row */
-    int32_t stages; /* of weights (wgmma) */
+    int32_t stages, buffers; /* of weights and of x (wgmma) */
+    int32_t bulk; /* wgmma: rows of x come by bulk copies and are made words where they lie */
     uint32_t unit_magic, stride_magic; /* ceil(2^32 / units), / stride */
 };
 
@@ -75,6 +76,11 @@ __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi) {
     return *(uint32_t *)&v;
 }
 
+__device__ __forceinline__ uint32_t pack_f16(float lo, float hi) {
+    __half2 v = __floats2half2_rn(lo, hi);
+    return *(uint32_t *)&v;
+}
+
 /* ---- slots ---- */
 
 struct slot_frame { /* what staging needs of a slot's frame; lo == hi: an empty slot */
@@ -110,7 +116,7 @@ __device__ __forceinline__ mma_slots slots_of(
         s.t0 = at.t0;
         s.empty = at.t0 >= frame_at(j, at.n).t_out;
     }
-    if (sh.slots == 1) s.only = slot_read(j, sh, s.n0, s.t0);
+    if (sh.slots == 1 || sh.bulk) s.only = slot_read(j, sh, s.n0, s.t0);
     if (sh.wide) {
         uint32_t size = j.x_dtype == NCT_F32 ? 4 : 2;
         s.shift = (((uint32_t)(uintptr_t)j.x + (uint32_t)s.only.at * size) & 15) / size;
@@ -176,33 +182,57 @@ __device__ __forceinline__ void row_leaves(const cuda_job &j, const mma_shape &s
     }
 }
 
-/* One row of a slot from shared memory to memory: lanes along t, coalesced for any pitch and alignment. */
-__device__ __forceinline__ void row_store(
-    const cuda_job &j, int32_t n, int32_t t0, int32_t steps, int32_t channel, const float *v) {
-    nct_frame f = frame_at(j, n);
-    int32_t lane = threadIdx.x & 31, left = min(steps, f.t_out - t0);
+template <int V> __device__ __forceinline__ void row_values(
+    const cuda_job &j, int32_t n, float (&z)[V], const float4 &c) {
+    if (j.norm == NCT_NORM_GIVEN) {
+        bool odd = false;
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            odd |= !isfinite(z[i]);
+            z[i] = apply_given(z[i], c);
+        }
+        if (odd && j.flags) atomicOr(&j.flags[n], NCT_SAW_NONFINITE);
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; i++) z[i] = apply(z[i], c);
+    }
+    act_row(z, j.g.act);
+}
+
+/* One row of a slot from shared memory (16-byte aligned) to memory: 16-byte stores where y allows, else coalesced single
+ * ones; same bits. */
+__device__ __forceinline__ void row_store(const cuda_job &j, const nct_frame &f, int32_t n, int32_t t0, int32_t steps,
+    int32_t channel, const float *v) {
+    int32_t lane = threadIdx.x & 31, left = min(steps, f.t_out - t0), size = j.y_dtype == NCT_F32 ? 4 : 2;
     if (j.what & DO_RAW) {
         float *y = raw_row(j, f, n, channel) + t0;
-        for (int32_t t = lane; t < left; t += 32) y[t] = v[t];
+        bool wide = ((uintptr_t)y & 15) == 0;
+        int32_t done = wide ? left & ~3 : 0;
+        for (int32_t t = lane * 4; t < done; t += 128) *(float4 *)(y + t) = *(const float4 *)(v + t);
+        for (int32_t t = done + lane; t < left; t += 32) y[t] = v[t];
     }
     if (!(j.what & DO_APPLY)) return;
-    float4 c = j.coef[(int64_t)n * j.g.co + channel];
+    float4 c = __ldcg(&j.coef[(int64_t)n * j.g.co + channel]);
     int64_t base = f.y_off + channel * f.y_pitch + t0;
-    for (int32_t t = lane; t < left; t += 128) {
+    bool wide = (((uintptr_t)j.y + base * size) & (4 * size - 1)) == 0;
+    int32_t done = wide ? left & ~3 : 0;
+    for (int32_t t = lane * 4; t < done; t += 128) {
         float z[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float u = t + 32 * i < left ? v[t + 32 * i] : 0;
-            if (j.norm == NCT_NORM_GIVEN) {
-                z[i] = apply_given(u, c);
-                if (j.flags && !isfinite(u)) atomicOr(&j.flags[n], NCT_SAW_NONFINITE);
-            } else
-                z[i] = apply(u, c);
+        *(float4 *)z = *(const float4 *)(v + t);
+        row_values(j, n, z, c);
+        if (size == 4)
+            *(float4 *)((float *)j.y + base + t) = *(float4 *)z;
+        else {
+            uint2 out;
+            out.x = j.y_dtype == NCT_BF16 ? pack_bf16(z[0], z[1]) : pack_f16(z[0], z[1]);
+            out.y = j.y_dtype == NCT_BF16 ? pack_bf16(z[2], z[3]) : pack_f16(z[2], z[3]);
+            *(uint2 *)((unsigned short *)j.y + base + t) = out;
         }
-        act_row(z, j.g.act);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (t + 32 * i < left) store_element(j.y, j.y_dtype, base + t + 32 * i, z[i]);
+    }
+    for (int32_t t = done + lane; t < left; t += 32) {
+        float z[1] = {v[t]};
+        row_values(j, n, z, c);
+        store_element(j.y, j.y_dtype, base + t, z[0]);
     }
 }
 
@@ -245,7 +275,7 @@ __device__ __forceinline__ void mma_finish(const cuda_job &j, const mma_shape &s
             float *to = j.partial + (((int64_t)blockIdx.y * j.n_frames + n) * j.g.co + channel) * steps;
             for (int32_t t = lane; t < steps; t += 32) to[t] = v[t];
         } else
-            row_store(j, n, s.t0, steps, channel, v);
+            row_store(j, frame_at(j, n), n, s.t0, steps, channel, v);
     }
 }
 #endif

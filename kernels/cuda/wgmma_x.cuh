@@ -1,0 +1,148 @@
+/* wgmma_x.cuh: x for the wgmma kernels: rows of f32 (tf32 layers) or bf16 elements in shared memory, steps consecutive.
+ *
+ * Where x already has that type and its rows lie alike beside 16-byte boundaries, rows come by bulk copies: one
+ * instruction a (channel, slot), no registers, all rows of a chunk in flight; a copy takes whole 16-byte units that
+ * touch the frame, and what they bring from outside it is overwritten. Anything else comes through registers.
+ * Tried and lost: 96 threads with two 16-byte loads in flight each (default 90 us, 75 of them this wait); bulk copies
+ * and then words made in place by the three warps (68 us: 50 instructions a unit at one warp's pace). So the reader
+ * rounds (tf32) or pairs channels (bf16) as it loads its fragments. */
+#ifndef NCT_CUDA_WGMMA_X_CUH
+#define NCT_CUDA_WGMMA_X_CUH
+#include "mma_stage.cuh"
+#include "wgmma.cuh"
+
+template <int PREC> struct x_type {
+    static constexpr int SIZE = 4, CHANNELS = 32, UNIT = 4; /* bytes; channels of a chunk; elements of 16 bytes */
+};
+template <> struct x_type<NCT_PREC_BF16> {
+    static constexpr int SIZE = 2, CHANNELS = 64, UNIT = 8;
+};
+template <int PREC> __device__ __forceinline__ void x_put(uint8_t *xs, int32_t element, float v) {
+    if constexpr (PREC == NCT_PREC_BF16)
+        ((__nv_bfloat16 *)xs)[element] = __float2bfloat16_rn(v);
+    else
+        ((float *)xs)[element] = v;
+}
+
+/* Issue the copies of one chunk. Every one of THREADS threads arrives once at `b`. */
+template <int PREC, int THREADS>
+__device__ __forceinline__ void bulk_issue(const cuda_job &j, const mma_shape &sh, const mma_slots &s,
+    int32_t channel0, uint8_t *xs, uint64_t *b, int32_t tid) {
+    using T = x_type<PREC>;
+    const char *x = (const char *)j.x, *end = x + j.x_count * T::SIZE;
+    const slot_frame &f = s.only;
+    const int32_t first = (f.lo + s.shift) / T::UNIT, last = (f.hi + s.shift + T::UNIT - 1) / T::UNIT;
+    const int32_t rows = f.lo < f.hi ? min(T::CHANNELS, s.last_channel - channel0) : 0;
+    const int32_t slots = min(sh.slots, j.n_frames - s.n0);
+    auto row_of = [&](int32_t slot, int32_t r) {
+        return x + (f.at + slot * j.x_step + (channel0 + r) * f.x_pitch - s.shift) * T::SIZE;
+    };
+    uint32_t bytes = 0;
+    for (int32_t i = tid; i < rows * slots; i += THREADS) {
+        int32_t slot = i / T::CHANNELS, r = i - slot * T::CHANNELS;
+        if (rows < T::CHANNELS) slot = i / rows, r = i - slot * rows;
+        bytes += (last - first - (row_of(slot, r) + last * 16 > end)) * 16;
+    }
+    barrier_expect(b, bytes);
+    for (int32_t i = tid; i < rows * slots; i += THREADS) {
+        int32_t slot = i / T::CHANNELS, r = i - slot * T::CHANNELS;
+        if (rows < T::CHANNELS) slot = i / rows, r = i - slot * rows;
+        const char *row = row_of(slot, r);
+        int32_t units = last - first - (row + last * 16 > end);
+        if (units > 0)
+            bulk_copy(xs + (r * sh.pitch + slot * sh.slot_words) * T::SIZE + first * 16, row + first * 16, units * 16, b);
+    }
+}
+
+/* Overwrite what lies outside the frame, once the copies of the chunk are there. */
+template <int PREC, int THREADS>
+__device__ __forceinline__ void bulk_edges(const cuda_job &j, const mma_shape &sh, const mma_slots &s,
+    int32_t channel0, uint8_t *xs, int32_t tid) {
+    using T = x_type<PREC>;
+    const slot_frame &f = s.only;
+    const int32_t rows = max(0, min(T::CHANNELS, s.last_channel - channel0)), slots = min(sh.slots, j.n_frames - s.n0);
+    const int32_t outside = f.lo + sh.window - f.hi;
+    for (int32_t i = tid; i < rows * slots * outside; i += THREADS) {
+        int32_t at = i / outside, k = i - at * outside, r = at / slots, slot = at - r * slots;
+        int32_t p = k < f.lo ? k : f.hi + k - f.lo;
+        float v = j.g.pad_mode == NCT_ZEROS ? 0.0f : slot_value(j, s, f, channel0 + r, p);
+        x_put<PREC>(xs, r * sh.pitch + slot * sh.slot_words + s.shift + p, v);
+    }
+    for (int32_t i = tid; i < (T::CHANNELS - rows) * sh.pitch; i += THREADS) x_put<PREC>(xs, rows * sh.pitch + i, 0);
+    /* The last unit of x that would have reached beyond its end. */
+    const char *end = (const char *)j.x + j.x_count * T::SIZE;
+    int32_t last = (f.hi + s.shift + T::UNIT - 1) / T::UNIT;
+    if (sh.slots > 1 || f.lo >= f.hi || channel0 + rows < s.last_channel) return;
+    for (int32_t r = 0; r < rows; r++) {
+        const char *row = (const char *)j.x + (f.at + (channel0 + r) * f.x_pitch - s.shift) * T::SIZE;
+        if (row + last * 16 <= end) continue;
+        for (int32_t p = max(f.lo, (last - 1) * T::UNIT - s.shift) + tid; p < f.hi; p += THREADS)
+            x_put<PREC>(xs, r * sh.pitch + s.shift + p, slot_value(j, s, f, channel0 + r, p));
+    }
+}
+
+/* Any dtype, layout and padding mode: a warp takes pieces of 32 positions of a (channel, slot), eight in flight. */
+template <int PREC, int THREADS>
+__device__ __forceinline__ void stage_elements(const cuda_job &j, const mma_shape &sh, const mma_slots &s,
+    int32_t channel0, uint8_t *xs, int32_t tid) {
+    using T = x_type<PREC>;
+    constexpr int BATCH = 8;
+    const int32_t lane = tid & 31, pieces = (sh.window + 31) / 32, per_row = pieces * sh.slots;
+    for (int32_t at0 = (tid >> 5) * BATCH; at0 < T::CHANNELS * per_row; at0 += THREADS / 32 * BATCH) {
+        uint32_t v[BATCH];
+        int32_t r = at0 / per_row, slot = (at0 - r * per_row) / pieces, piece = at0 - r * per_row - slot * pieces;
+        const int32_t r0 = r, slot0 = slot, piece0 = piece;
+        auto next = [&] {
+            if (++piece < pieces) return;
+            piece = 0;
+            if (++slot < sh.slots) return;
+            slot = 0;
+            r++;
+        };
+#pragma unroll
+        for (int u = 0; u < BATCH; u++, next()) {
+            slot_frame f = slot_of(j, sh, s, slot);
+            int32_t p = piece * 32 + lane, c = channel0 + r;
+            v[u] = 0;
+            if (c >= s.last_channel || p < f.lo || p >= f.hi) continue;
+            int64_t from = f.at + c * f.x_pitch + p;
+            v[u] = j.x_dtype == NCT_F32 ? __ldg((const uint32_t *)j.x + from)
+                                        : __ldg((const unsigned short *)j.x + from);
+        }
+        r = r0, slot = slot0, piece = piece0;
+#pragma unroll
+        for (int u = 0; u < BATCH; u++, next()) {
+            slot_frame f = slot_of(j, sh, s, slot);
+            int32_t p = piece * 32 + lane, c = channel0 + r;
+            if (r >= T::CHANNELS || p >= sh.window || f.n < 0) continue;
+            float value = c < s.last_channel && p >= f.lo && p < f.hi
+                              ? (j.x_dtype == NCT_F32 ? __uint_as_float(v[u]) : half_value(v[u], j.x_dtype))
+                              : slot_value(j, s, f, c, p);
+            x_put<PREC>(xs, r * sh.pitch + slot * sh.slot_words + p, value);
+        }
+    }
+}
+
+/* ---- fragments ---- */
+
+/* Words (row, step) of a group of 8 words: a[0], a[1]: word q at steps b0, b1; a[2], a[3]: word q + 4. b0, b1 hold the
+ * lane's element offsets, its row included. */
+template <int PREC>
+__device__ __forceinline__ void load_fragment(
+    uint32_t (&a)[4], const uint8_t *x, int32_t b0, int32_t b1, int32_t pitch) {
+    if constexpr (PREC == NCT_PREC_BF16) {
+        const unsigned short *e = (const unsigned short *)x;
+        auto pair = [&](int32_t at) { return (uint32_t)e[at] | (uint32_t)e[at + pitch] << 16; };
+        a[0] = pair(b0);
+        a[1] = pair(b1);
+        a[2] = pair(b0 + 8 * pitch);
+        a[3] = pair(b1 + 8 * pitch);
+    } else {
+        const float *e = (const float *)x;
+        a[0] = round_tf32(e[b0]);
+        a[1] = round_tf32(e[b1]);
+        a[2] = round_tf32(e[b0 + 4 * pitch]);
+        a[3] = round_tf32(e[b1 + 4 * pitch]);
+    }
+}
+#endif
