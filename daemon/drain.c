@@ -29,10 +29,16 @@ static void cut_holders(drain *d) {
     if (n) log_warning("stopping: %u clients cut that did not take %u answers", n, d->s->answers.held);
 }
 
+/* Let go means handed to the kernel. GOAWAY has a tick to get there, and tcp peers until the cut to take it all. */
+static bool delivered(const drain *d, uint64_t now_ns) {
+    if (d->state == DRAIN_CUTTING) return true;
+    return now_ns - d->begin_ns > TICK_MS * 1000000ull && !zrouter_unsent(d->s->router);
+}
+
 static void turned(void *ctx, uint64_t now_ns) {
     drain *d = ctx;
     if (d->state == DRAIN_OVER) return;
-    if (spine_quiet(d->s) && !publisher_pending(&d->s->publisher)) {
+    if (spine_quiet(d->s) && !publisher_pending(&d->s->publisher) && delivered(d, now_ns)) {
         over(d);
         return;
     }

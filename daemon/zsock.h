@@ -106,6 +106,9 @@ void zrouter_cut(zrouter *r, zpeer *p, cut_reason why); /* once; `gone` follows 
 void zrouter_expire(zrouter *r, uint64_t now_ns, uint32_t hello_ms);
 bool zrouter_pending(zrouter *r); /* reads ZMQ_EVENTS: there is more to receive */
 uint32_t zrouter_connections(const zrouter *r);
+/* A tcp peer's kernel has not confirmed all that was written to it. Were its connection closed now, with input unread
+ * (a client sends until GOAWAY reaches it), a reset would throw away the rest. */
+bool zrouter_unsent(const zrouter *r);
 /* `gone` for every peer, then the socket closes with this linger. The polls on its fds must be closed before. */
 void zrouter_close(zrouter *r, int linger_ms);
 

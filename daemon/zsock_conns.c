@@ -4,10 +4,12 @@
 #include "zsock_own.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -81,6 +83,17 @@ void zconns_cut(zconns *c, zpeer *p, cut_reason why) {
     p->cut = true;
     c->counts->cuts[why]++;
     if (p->dup >= 0) shutdown(p->dup, SHUT_RDWR);
+}
+
+/* What was written to a unix socket is in its peer's queue, and stays there. */
+bool zconns_unsent(const zconns *c) {
+    for (const zpeer *p = c->first; p; p = p->next) {
+        int domain = AF_UNIX, bytes = 0;
+        socklen_t len = sizeof domain;
+        if (p->cut || p->dup < 0 || getsockopt(p->dup, SOL_SOCKET, SO_DOMAIN, &domain, &len)) continue;
+        if (domain != AF_UNIX && !ioctl(p->dup, SIOCOUTQ, &bytes) && bytes > 0) return true;
+    }
+    return false;
 }
 
 static void accepted(zconns *c, int fd, uint64_t now_ns) {

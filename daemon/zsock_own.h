@@ -39,6 +39,7 @@ zpeer *zconns_at(const zconns *c, int fd); /* NULL: none */
 /* A peer that no ACCEPTED announced (inproc): fd -1. NULL without memory. */
 zpeer *zconns_add(zconns *c, int fd, uint64_t now_ns);
 void zconns_cut(zconns *c, zpeer *p, cut_reason why);
-void zconns_close(zconns *c);  /* `gone` for each, then the monitor; before its socket */
-uint64_t zsock_cookie(int fd); /* SO_COOKIE; 0: none */
+bool zconns_unsent(const zconns *c); /* zrouter_unsent */
+void zconns_close(zconns *c);        /* `gone` for each, then the monitor; before its socket */
+uint64_t zsock_cookie(int fd);       /* SO_COOKIE; 0: none */
 #endif

@@ -129,6 +129,10 @@ uint32_t zrouter_connections(const zrouter *r) {
     return r->conns.n;
 }
 
+bool zrouter_unsent(const zrouter *r) {
+    return zconns_unsent(&r->conns);
+}
+
 bool zrouter_pending(zrouter *r) {
     return zpollin(r->socket);
 }
