@@ -39,34 +39,68 @@ __device__ __forceinline__ leaf_lane leaf_lane_of(
     l.at = leaf_start(j, n) * j.g.co + t / MMA_LEAF;
     return l;
 }
-/* Leaves of one channel row from a warp. */
-__device__ __forceinline__ void tile_leaves(const cuda_job &j, const leaf_lane &l, int32_t channel, const float *row) {
-    int32_t lane = threadIdx.x & 31;
-    float v[8] = {};
-    if (l.here) {
-        *(float4 *)v = *(const float4 *)(row + lane * 8);
-        *(float4 *)(v + 4) = *(const float4 *)(row + lane * 8 + 4);
-    }
-    float first = __shfl_sync(~0u, v[0], lane & ~(l.lanes - 1)), sum = 0, sd = 0, sq = 0;
-    auto all = [&](float u) {
-        for (int mask = 1; mask < l.lanes; mask <<= 1) u = __fadd_rn(u, __shfl_xor_sync(~0u, u, mask));
-        return u;
+/* Leaves of R channel rows from a warp. FULL: whole leaves of 64 steps everywhere. */
+template <int R, bool FULL>
+__device__ __forceinline__ void rows_leaves(
+    const cuda_job &j, const leaf_lane &l, int32_t channel, int32_t step, const float *row, int32_t pitch) {
+    const int32_t lane = threadIdx.x & 31;
+    float v[R][8], first[R], sum[R], sd[R], sq[R];
+    auto all = [&](float(&u)[R]) {
+        if constexpr (FULL) {
+#pragma unroll
+            for (int mask = 1; mask < 8; mask <<= 1)
+#pragma unroll
+                for (int r = 0; r < R; r++) u[r] = __fadd_rn(u[r], __shfl_xor_sync(~0u, u[r], mask));
+        } else
+            for (int mask = 1; mask < l.lanes; mask <<= 1)
+#pragma unroll
+                for (int r = 0; r < R; r++) u[r] = __fadd_rn(u[r], __shfl_xor_sync(~0u, u[r], mask));
     };
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        if (i < l.valid) sum = __fadd_rn(sum, __fadd_rn(v[i], -first));
-    float p = leaf_mean(first, all(sum), l.n_valid);
+    for (int r = 0; r < R; r++) {
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        if (i < l.valid) {
-            float d = __fadd_rn(v[i], -p);
-            sd = __fadd_rn(sd, d);
-            sq = __fmaf_rn(d, d, sq);
+        for (int i = 0; i < 8; i++) v[r][i] = 0;
+        sum[r] = sd[r] = sq[r] = 0;
+        if (l.here) {
+            *(float4 *)v[r] = *(const float4 *)(row + r * pitch + lane * 8);
+            *(float4 *)(v[r] + 4) = *(const float4 *)(row + r * pitch + lane * 8 + 4);
         }
-    sd = all(sd);
-    sq = all(sq);
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        first[r] = __shfl_sync(~0u, v[r][0], lane & ~(FULL ? 7 : l.lanes - 1));
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (FULL || i < l.valid) sum[r] = __fadd_rn(sum[r], __fadd_rn(v[r][i], -first[r]));
+    }
+    all(sum);
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        first[r] = leaf_mean(first[r], sum[r], FULL ? 64 : l.n_valid);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (FULL || i < l.valid) {
+                float d = __fadd_rn(v[r][i], -first[r]);
+                sd[r] = __fadd_rn(sd[r], d);
+                sq[r] = __fmaf_rn(d, d, sq[r]);
+            }
+    }
+    all(sd);
+    all(sq);
     if ((lane & (l.lanes - 1)) == 0 && l.n_valid > 0)
-        j.leaves[l.at + (int64_t)channel * l.columns] = leaf_make(p, sd, sq, l.n_valid);
+#pragma unroll
+        for (int r = 0; r < R; r++)
+            j.leaves[l.at + (int64_t)(channel + r * step) * l.columns] =
+                leaf_make(first[r], sd[r], sq[r], l.n_valid);
+}
+/* Leaves of rows c0, c0 + step ... of `channels`. */
+__device__ __forceinline__ void tile_leaves(const cuda_job &j, const leaf_lane &l, int32_t c0, int32_t step,
+    int32_t channels, int32_t channel0, const float *tile, int32_t pitch) {
+    bool full = __all_sync(~0u, !l.here || (l.valid == 8 && l.n_valid == 64 && l.lanes == 8));
+    int32_t c = c0;
+    for (; full && c + 3 * step < channels; c += 4 * step)
+        rows_leaves<4, true>(j, l, channel0 + c, step, tile + c * pitch, step * pitch);
+    for (; c < channels; c += step) rows_leaves<1, false>(j, l, channel0 + c, step, tile + c * pitch, step * pitch);
 }
 
 /* ---- the kernel ---- */
@@ -115,11 +149,21 @@ __device__ __forceinline__ void bring_x(const cuda_job &j, const mma_shape &sh, 
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         bulk_issue<PREC, X_THREADS>(j, sh, s, channel0 + chunk * T::CHANNELS, xs + b * bytes, &ring->copied[b], tid);
     };
-    for (int32_t chunk = 0; sh.bulk && chunk < sh.buffers && chunk < j.m.chunks; chunk++) issue(chunk);
+    for (int32_t chunk = 0; sh.bulk && chunk < sh.buffers; chunk++) {
+        if (chunk < j.m.chunks) issue(chunk);
+        copy_commit();
+    }
     for (int32_t chunk = 0; chunk < j.m.chunks; chunk++) {
         int32_t b = chunk % sh.buffers, c0 = channel0 + chunk * T::CHANNELS, turn = chunk / sh.buffers & 1;
         if (sh.bulk) {
-            barrier_wait(&ring->copied[b], turn);
+            if (sh.slots > 1) {
+                if (sh.buffers == 3)
+                    copy_wait<1>();
+                else
+                    copy_wait<0>();
+                asm volatile("bar.sync 2, %0;" ::"n"((int)X_THREADS) : "memory");
+            } else
+                barrier_wait(&ring->copied[b], turn);
             bulk_edges<PREC, X_THREADS>(j, sh, s, c0, xs + b * bytes, tid);
         } else {
             barrier_wait(&ring->empty_x[b], turn ^ 1);
@@ -128,13 +172,14 @@ __device__ __forceinline__ void bring_x(const cuda_job &j, const mma_shape &sh, 
         barrier_arrive(&ring->full_x[b]);
         int32_t next = chunk - 1 + sh.buffers;
         if (sh.bulk && chunk > 0 && next < j.m.chunks) issue(next);
+        if (sh.bulk && chunk > 0) copy_commit();
     }
 }
 
 /* The accumulators, with bias, into the tile. d[8 c + 4 .. ]: columns 8 c + 2 q + e, rows 16 warp + g + 8 h. */
 template <int MT, int NB>
 __device__ __forceinline__ void tile_write(
-    const cuda_job &j, float (&acc)[MT][NB / 2], int32_t channel0, int32_t channels, float *tile, int32_t pitch) {
+    float (&acc)[MT][NB / 2], const float *bias, float *tile, int32_t pitch) {
     int32_t warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
     int32_t row = (threadIdx.x >> 7) * 64 * MT + 16 * warp + g;
 #pragma unroll
@@ -142,7 +187,7 @@ __device__ __forceinline__ void tile_write(
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             int32_t column = 8 * c + 2 * q + e;
-            float b = column < channels ? j.bias[channel0 + column] : 0;
+            float b = bias[column];
 #pragma unroll
             for (int i = 0; i < MT; i++)
 #pragma unroll
@@ -181,17 +226,16 @@ __device__ __forceinline__ void tile_coefs(
 
 template <int WGS, int MT, int NB, int PREC>
 __device__ __forceinline__ void finish_tile(const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t group,
-    int32_t block0, int32_t in_all, float (&acc)[MT][NB / 2], float *tile) {
+    int32_t block0, int32_t in_all, float (&acc)[MT][NB / 2], const float *bias, float *tile) {
     constexpr int BM = 64 * MT * WGS, PITCH = BM + 4, WARPS = 4 * WGS, THREADS = 128 * WGS;
     int32_t channels = min(NB, j.g.cog - block0 * 32), channel0 = group * j.g.cog + block0 * 32;
     int32_t warp = threadIdx.x >> 5, steps = 1 << sh.slot_shift;
     consumers_sync<THREADS>(); /* the last reader of x and weights */
-    tile_write<MT, NB>(j, acc, channel0, channels, tile, PITCH);
+    tile_write<MT, NB>(acc, bias, tile, PITCH);
     consumers_sync<THREADS>();
     if (j.what & DO_LEAVES) {
         leaf_lane l = leaf_lane_of(j, sh, s, BM);
-#pragma unroll 2
-        for (int32_t c = warp; c < channels; c += WARPS) tile_leaves(j, l, channel0 + c, tile + c * PITCH);
+        tile_leaves(j, l, warp, WARPS, channels, channel0, tile, PITCH);
     }
     if (j.what & DO_MEET) {
         if (j.max_t_out > MMA_LEAF) {
@@ -205,9 +249,15 @@ __device__ __forceinline__ void finish_tile(const cuda_job &j, const mma_shape &
     if (!(j.what & (DO_RAW | DO_APPLY))) return;
     for (int32_t slot = 0; slot < sh.slots && s.n0 + slot < j.n_frames; slot++) {
         nct_frame f = frame_at(j, s.n0 + slot);
-#pragma unroll 2
-        for (int32_t c = warp; c < channels; c += WARPS)
-            row_store(j, f, s.n0 + slot, s.t0, steps, channel0 + c, tile + c * PITCH + slot * steps);
+        /* The warp's coefficients at once, a lane a row. */
+        float4 mine = {};
+        int32_t row = warp + (threadIdx.x & 31) * WARPS;
+        if (j.what & DO_APPLY && row < channels) mine = __ldcg(&j.coef[(int64_t)(s.n0 + slot) * j.g.co + channel0 + row]);
+        for (int32_t c = warp, k = 0; c < channels; c += WARPS, k++) {
+            float4 coef = {__shfl_sync(~0u, mine.x, k), __shfl_sync(~0u, mine.y, k), __shfl_sync(~0u, mine.z, k),
+                __shfl_sync(~0u, mine.w, k)};
+            row_store(j, f, s.n0 + slot, s.t0, steps, channel0 + c, tile + c * PITCH + slot * steps, coef);
+        }
     }
 }
 
@@ -221,8 +271,14 @@ __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
     uint8_t *xs = (uint8_t *)(ws + sh.stages * NB * 32);
     const int32_t tile = blockIdx.x / (sh.co_tiles * j.g.groups), in_all = blockIdx.x - tile * sh.co_tiles * j.g.groups;
     const int32_t group = in_all / sh.co_tiles, block0 = (in_all - group * sh.co_tiles) * (NB / 32);
-    const mma_slots slots = slots_of(j, sh, tile, (group + 1) * j.g.cig);
+    mma_slots slots = slots_of(j, sh, tile, (group + 1) * j.g.cig);
+    slots.shift = (int32_t)(slots.only.at + (int64_t)group * j.g.cig * slots.only.x_pitch) & (x_type<PREC>::UNIT - 1);
     if (slots.empty) return;
+    float *bias = (float *)(memory + 512);
+    if (threadIdx.x < NB) {
+        int32_t o = block0 * 32 + threadIdx.x;
+        bias[threadIdx.x] = o < j.g.cog ? j.bias[group * j.g.cog + o] : 0;
+    }
     if (threadIdx.x == 0) {
         for (int32_t i = 0; i < sh.stages; i++) {
             barrier_init(&ring->full_w[i], 1);
@@ -247,6 +303,8 @@ __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
     if constexpr (WGS == 2) registers_more<216>();
     if constexpr (WGS == 1 && MT * NB > 128) registers_more<208>();
     const int32_t warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
+    const int32_t my_row = q * (T::CHANNELS / 32), my_shift = sh.bulk ? row_shift<PREC>(slots, my_row) : 0;
+    const int32_t odd = sh.pitch + (sh.bulk ? row_shift<PREC>(slots, my_row + 1) - my_shift : 0);
     int32_t base[MT][2];
 #pragma unroll
     for (int i = 0; i < MT; i++)
@@ -254,7 +312,7 @@ __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
         for (int h = 0; h < 2; h++) {
             int32_t row = (threadIdx.x >> 7) * 64 * MT + 64 * i + 16 * warp + g + 8 * h;
             base[i][h] = (row >> sh.slot_shift) * sh.slot_words + (row & ((1 << sh.slot_shift) - 1)) * sh.stride +
-                         slots.shift + q * (T::CHANNELS / 32) * sh.pitch;
+                         my_shift + my_row * sh.pitch;
         }
     float acc[MT][NB / 2];
 #pragma unroll
@@ -276,7 +334,8 @@ __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
 #pragma unroll
                     for (int i = 0; i < MT; i++)
                         load_fragment<PREC>(a[half][k][i],
-                            x + (half * 2 + k) * (T::CHANNELS / 4) * sh.pitch * T::SIZE, base[i][0], base[i][1], sh.pitch);
+                            x + (half * 2 + k) * (T::CHANNELS / 4) * sh.pitch * T::SIZE, base[i][0], base[i][1],
+                            sh.pitch, odd);
                 wgmma_fence();
 #pragma unroll
                 for (int k = 0; k < 2; k++)
@@ -296,7 +355,7 @@ __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
         if (++buffer == sh.buffers) buffer = 0, buffer_turn ^= 1;
     }
     wgmma_wait<0>();
-    finish_tile<WGS, MT, NB, PREC>(j, sh, slots, group, block0, in_all, acc, (float *)ws);
+    finish_tile<WGS, MT, NB, PREC>(j, sh, slots, group, block0, in_all, acc, bias, (float *)ws);
 }
 
 /* ---- host ---- */
@@ -308,9 +367,10 @@ static mma_shape shape_for(const cuda_job *job, int32_t precision, const wgmma_t
     int32_t dtype = precision == NCT_PREC_BF16 ? NCT_BF16 : NCT_F32, units = (sh.window + 2 * unit - 2) / unit;
     int alike = job->uniform && job->x_step * size % 16 == 0 && job->row0.x_off * size % 16 == 0 &&
                 job->row0.t_in * (int64_t)size % 16 == 0 && g->pad_mode == NCT_ZEROS;
-    sh.bulk = job->x_wide && job->x_dtype == dtype && (uintptr_t)job->x % 16 == 0 && (sh.slots == 1 || alike);
-    sh.wide = sh.bulk; /* then slots.shift counts */
+    sh.bulk = job->x_dtype == dtype && (uintptr_t)job->x % 16 == 0 && (sh.slots == 1 || alike);
+    sh.wide = 0;
     sh.slot_words = units * unit;
+    sh.unit_magic = magic_of(units > 1 ? units : 2);
     /* Elements: the four rows of a fragment load land 8 banks apart. */
     int32_t line = 128 / size;
     sh.pitch = (sh.slots * sh.slot_words + line - 1) / line * line + (size == 4 ? 8 : 8);

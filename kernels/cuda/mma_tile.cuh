@@ -202,7 +202,7 @@ template <int V> __device__ __forceinline__ void row_values(
 /* One row of a slot from shared memory (16-byte aligned) to memory: 16-byte stores where y allows, else coalesced single
  * ones; same bits. */
 __device__ __forceinline__ void row_store(const cuda_job &j, const nct_frame &f, int32_t n, int32_t t0, int32_t steps,
-    int32_t channel, const float *v) {
+    int32_t channel, const float *v, const float4 &c) {
     int32_t lane = threadIdx.x & 31, left = min(steps, f.t_out - t0), size = j.y_dtype == NCT_F32 ? 4 : 2;
     if (j.what & DO_RAW) {
         float *y = raw_row(j, f, n, channel) + t0;
@@ -212,7 +212,6 @@ __device__ __forceinline__ void row_store(const cuda_job &j, const nct_frame &f,
         for (int32_t t = done + lane; t < left; t += 32) y[t] = v[t];
     }
     if (!(j.what & DO_APPLY)) return;
-    float4 c = __ldcg(&j.coef[(int64_t)n * j.g.co + channel]);
     int64_t base = f.y_off + channel * f.y_pitch + t0;
     bool wide = (((uintptr_t)j.y + base * size) & (4 * size - 1)) == 0;
     int32_t done = wide ? left & ~3 : 0;
@@ -275,7 +274,8 @@ __device__ __forceinline__ void mma_finish(const cuda_job &j, const mma_shape &s
             float *to = j.partial + (((int64_t)blockIdx.y * j.n_frames + n) * j.g.co + channel) * steps;
             for (int32_t t = lane; t < steps; t += 32) to[t] = v[t];
         } else
-            row_store(j, frame_at(j, n), n, s.t0, steps, channel, v);
+            row_store(j, frame_at(j, n), n, s.t0, steps, channel, v,
+                j.what & DO_APPLY ? j.coef[(int64_t)n * j.g.co + channel] : make_float4(0, 0, 0, 0));
     }
 }
 #endif

@@ -14,7 +14,8 @@
 enum { MERGE_LANES = 1024, MERGE_THREADS = 256, FEW = 256 };
 
 __device__ __forceinline__ float leaf_mean(float y0, float sum, int32_t n) {
-    return __fadd_rn(y0, __fdiv_rn(sum, (float)n));
+    /* A power of two divides exactly either way. */
+    return __fadd_rn(y0, n == 64 ? __fmul_rn(sum, 1.0f / 64) : __fdiv_rn(sum, (float)n));
 }
 __device__ __forceinline__ float4 leaf_make(float p, float sd, float q, int32_t n) {
     return make_float4(p, sd, q, (float)n);
@@ -24,7 +25,7 @@ struct moments { /* about a shift: sums of n (m - shift) and of M2 + n (m - shif
     double s1, s2;
 };
 __device__ __forceinline__ double leaf_center(float4 leaf) {
-    return __dadd_rn((double)leaf.x, __ddiv_rn((double)leaf.y, (double)leaf.w));
+    return __dadd_rn((double)leaf.x, __dmul_rn((double)leaf.y, __drcp_rn((double)leaf.w)));
 }
 __device__ __forceinline__ void moments_add(moments &m, float4 leaf, double shift) {
     double n = leaf.w, sd = leaf.y, e = __dadd_rn((double)leaf.x, -shift);
@@ -87,7 +88,7 @@ __device__ __forceinline__ moments moments_merge_few(const float4 *leaves, int32
 /* ---- from sums to what normalises ---- */
 
 __device__ __forceinline__ nct_stat stat_of(moments m, double shift, double count) {
-    double mean = __ddiv_rn(m.s1, count);
+    double mean = __dmul_rn(m.s1, __drcp_rn(count));
     nct_stat s = {count, __dadd_rn(shift, mean), __fma_rn(-m.s1, mean, m.s2)};
     if (s.m2 < 0) s.m2 = 0;
     return s;
@@ -110,9 +111,9 @@ struct norm_value {
 };
 /* Biased variance; eps always added; not finite or empty: NaN, never beta. */
 __device__ __forceinline__ norm_value norm_of(const nct_stat &s, double eps) {
-    double var = __ddiv_rn(s.m2, s.count);
+    double var = __dmul_rn(s.m2, __drcp_rn(s.count));
     if (var < 0) var = 0;
-    double rstd = __ddiv_rn(1.0, __dsqrt_rn(__dadd_rn(var, eps)));
+    double rstd = rsqrt(__dadd_rn(var, eps));
     if (!isfinite(var) || !isfinite(s.mean)) rstd = NAN;
     float hi = __double2float_rn(s.mean);
     return {hi, __double2float_rn(__dadd_rn(s.mean, -(double)hi)), __double2float_rn(rstd)};

@@ -24,33 +24,57 @@ template <int PREC> __device__ __forceinline__ void x_put(uint8_t *xs, int32_t e
         ((float *)xs)[element] = v;
 }
 
-/* Issue the copies of one chunk. Every one of THREADS threads arrives once at `b`. */
+/* Rows need not lie alike beside 16-byte boundaries: row r keeps the distance that its own address has. It repeats
+ * every 8 rows (4 for f32), so a lane's fragment rows have one or two. */
+template <int PREC> __device__ __forceinline__ int32_t row_shift(const mma_slots &s, int32_t r) {
+    return (int32_t)(((uint32_t)s.shift + (uint32_t)r * (uint32_t)s.only.x_pitch) & (x_type<PREC>::UNIT - 1));
+}
+struct row_units {
+    const char *from; /* the 16-byte boundary before position 0 */
+    int32_t first, last;
+};
+/* The last unit may reach beyond the end of x: then it is left out, and its elements come one by one. */
+template <int PREC>
+__device__ __forceinline__ row_units units_of(
+    const cuda_job &j, const mma_slots &s, int32_t slot, int32_t channel0, int32_t r) {
+    using T = x_type<PREC>;
+    const slot_frame &f = s.only;
+    const char *x = (const char *)j.x, *end = x + j.x_count * T::SIZE;
+    int32_t shift = row_shift<PREC>(s, r);
+    row_units u = {x + (f.at + slot * j.x_step + (channel0 + r) * f.x_pitch - shift) * T::SIZE,
+        (f.lo + shift) / T::UNIT, (f.hi + shift + T::UNIT - 1) / T::UNIT};
+    if (u.from + u.last * 16 > end) u.last--;
+    return u;
+}
+
+/* Issue the copies of one chunk: one slot by bulk copies (every thread arrives once at `b`), several by cp.async. */
 template <int PREC, int THREADS>
 __device__ __forceinline__ void bulk_issue(const cuda_job &j, const mma_shape &sh, const mma_slots &s,
     int32_t channel0, uint8_t *xs, uint64_t *b, int32_t tid) {
     using T = x_type<PREC>;
-    const char *x = (const char *)j.x, *end = x + j.x_count * T::SIZE;
     const slot_frame &f = s.only;
-    const int32_t first = (f.lo + s.shift) / T::UNIT, last = (f.hi + s.shift + T::UNIT - 1) / T::UNIT;
     const int32_t rows = f.lo < f.hi ? min(T::CHANNELS, s.last_channel - channel0) : 0;
-    const int32_t slots = min(sh.slots, j.n_frames - s.n0);
-    auto row_of = [&](int32_t slot, int32_t r) {
-        return x + (f.at + slot * j.x_step + (channel0 + r) * f.x_pitch - s.shift) * T::SIZE;
-    };
+    if (sh.slots > 1) { /* bulk copies of 64 bytes were tried: 80 us on diffpolicy */
+        const int32_t slots = min(sh.slots, j.n_frames - s.n0), each = sh.slot_words / T::UNIT;
+        for (int32_t i = tid; i < rows * slots * each; i += THREADS) {
+            int32_t rest = __umulhi(i, sh.unit_magic), k = i - rest * each, r = rest / slots, slot = rest - r * slots;
+            row_units u = units_of<PREC>(j, s, slot, channel0, r);
+            if (k >= u.first && k < u.last)
+                copy_async16(shared_address(xs + (r * sh.pitch + slot * sh.slot_words) * T::SIZE + k * 16),
+                    u.from + k * 16, 16);
+        }
+        return;
+    }
     uint32_t bytes = 0;
-    for (int32_t i = tid; i < rows * slots; i += THREADS) {
-        int32_t slot = i / T::CHANNELS, r = i - slot * T::CHANNELS;
-        if (rows < T::CHANNELS) slot = i / rows, r = i - slot * rows;
-        bytes += (last - first - (row_of(slot, r) + last * 16 > end)) * 16;
+    for (int32_t r = tid; r < rows; r += THREADS) {
+        row_units u = units_of<PREC>(j, s, 0, channel0, r);
+        bytes += max(0, u.last - u.first) * 16;
     }
     barrier_expect(b, bytes);
-    for (int32_t i = tid; i < rows * slots; i += THREADS) {
-        int32_t slot = i / T::CHANNELS, r = i - slot * T::CHANNELS;
-        if (rows < T::CHANNELS) slot = i / rows, r = i - slot * rows;
-        const char *row = row_of(slot, r);
-        int32_t units = last - first - (row + last * 16 > end);
-        if (units > 0)
-            bulk_copy(xs + (r * sh.pitch + slot * sh.slot_words) * T::SIZE + first * 16, row + first * 16, units * 16, b);
+    for (int32_t r = tid; r < rows; r += THREADS) {
+        row_units u = units_of<PREC>(j, s, 0, channel0, r);
+        if (u.last > u.first)
+            bulk_copy(xs + r * sh.pitch * T::SIZE + u.first * 16, u.from + u.first * 16, (u.last - u.first) * 16, b);
     }
 }
 
@@ -66,19 +90,20 @@ __device__ __forceinline__ void bulk_edges(const cuda_job &j, const mma_shape &s
         int32_t at = i / outside, k = i - at * outside, r = at / slots, slot = at - r * slots;
         int32_t p = k < f.lo ? k : f.hi + k - f.lo;
         float v = j.g.pad_mode == NCT_ZEROS ? 0.0f : slot_value(j, s, f, channel0 + r, p);
-        x_put<PREC>(xs, r * sh.pitch + slot * sh.slot_words + s.shift + p, v);
+        x_put<PREC>(xs, r * sh.pitch + slot * sh.slot_words + row_shift<PREC>(s, r) + p, v);
     }
     for (int32_t i = tid; i < (T::CHANNELS - rows) * sh.pitch; i += THREADS) x_put<PREC>(xs, rows * sh.pitch + i, 0);
-    /* The last unit of x that would have reached beyond its end. */
-    const char *end = (const char *)j.x + j.x_count * T::SIZE;
-    int32_t last = (f.hi + s.shift + T::UNIT - 1) / T::UNIT;
-    if (sh.slots > 1 || f.lo >= f.hi || channel0 + rows < s.last_channel) return;
-    for (int32_t r = 0; r < rows; r++) {
-        const char *row = (const char *)j.x + (f.at + (channel0 + r) * f.x_pitch - s.shift) * T::SIZE;
-        if (row + last * 16 <= end) continue;
-        for (int32_t p = max(f.lo, (last - 1) * T::UNIT - s.shift) + tid; p < f.hi; p += THREADS)
-            x_put<PREC>(xs, r * sh.pitch + s.shift + p, slot_value(j, s, f, channel0 + r, p));
-    }
+    /* The last unit of x that would have reached beyond its end: it belongs to one of the last rows of all. */
+    if (f.lo >= f.hi || channel0 + rows < j.g.ci) return;
+    for (int32_t r = max(0, rows - T::UNIT); r < rows; r++)
+        for (int32_t slot = 0; slot < slots; slot++) {
+            int32_t shift = row_shift<PREC>(s, r), whole = (f.hi + shift + T::UNIT - 1) / T::UNIT;
+            if (units_of<PREC>(j, s, slot, channel0, r).last == whole) continue;
+            slot_frame own = f;
+            own.at += slot * j.x_step;
+            for (int32_t p = max(f.lo, (whole - 1) * T::UNIT - shift) + tid; p < f.hi; p += THREADS)
+                x_put<PREC>(xs, r * sh.pitch + slot * sh.slot_words + shift + p, slot_value(j, s, own, channel0 + r, p));
+        }
 }
 
 /* Any dtype, layout and padding mode: a warp takes pieces of 32 positions of a (channel, slot), eight in flight. */
@@ -125,19 +150,20 @@ __device__ __forceinline__ void stage_elements(const cuda_job &j, const mma_shap
 
 /* ---- fragments ---- */
 
-/* Words (row, step) of a group of 8 words: a[0], a[1]: word q at steps b0, b1; a[2], a[3]: word q + 4. b0, b1 hold the
- * lane's element offsets, its row included. */
+/* Words of a group of 8: a[0], a[1]: word q at two steps; a[2], a[3]: word q + 4. b0, b1: the lane's element offsets, its
+ * row and that row's shift included; odd: from there to the same step of the next channel (bf16). */
 template <int PREC>
 __device__ __forceinline__ void load_fragment(
-    uint32_t (&a)[4], const uint8_t *x, int32_t b0, int32_t b1, int32_t pitch) {
+    uint32_t (&a)[4], const uint8_t *x, int32_t b0, int32_t b1, int32_t pitch, int32_t odd) {
     if constexpr (PREC == NCT_PREC_BF16) {
-        const unsigned short *e = (const unsigned short *)x;
-        auto pair = [&](int32_t at) { return (uint32_t)e[at] | (uint32_t)e[at + pitch] << 16; };
+        const unsigned short *e = (const unsigned short *)x, *o = e + odd;
+        auto pair = [&](int32_t at) { return __byte_perm(e[at], o[at], 0x5410); };
         a[0] = pair(b0);
         a[1] = pair(b1);
         a[2] = pair(b0 + 8 * pitch);
         a[3] = pair(b1 + 8 * pitch);
     } else {
+        (void)odd;
         const float *e = (const float *)x;
         a[0] = round_tf32(e[b0]);
         a[1] = round_tf32(e[b1]);
