@@ -1,6 +1,5 @@
 /* histogram.c: see histogram.h. Filled by meters.c, written by metrics.c and status.c. */
 #include "histogram.h"
-#include <string.h>
 
 const histogram_shape histogram_latency = {.n = 17,
     .bounds = {50000, 100000, 250000, 500000, 1000000, 2500000, 5000000, 10000000, 25000000, 50000000, 100000000,
@@ -24,16 +23,6 @@ uint64_t histogram_count(const histogram *h) {
     uint64_t all = 0;
     for (int i = 0; i <= h->shape->n; i++) all += h->counts[i];
     return all;
-}
-
-uint64_t histogram_quantile(const histogram *h, const histogram *before, double q) {
-    uint64_t all = histogram_count(h) - (before ? histogram_count(before) : 0), seen = 0;
-    if (!all) return 0;
-    for (int i = 0; i < h->shape->n; i++) {
-        seen += h->counts[i] - (before ? before->counts[i] : 0);
-        if ((double)seen >= q * (double)all) return h->shape->bounds[i];
-    }
-    return UINT64_MAX;
 }
 
 static void bucket(textbuf *t, const char *name, const char *le, uint64_t n) {

@@ -26,9 +26,6 @@ typedef struct {
 /* The value was seen n times. */
 void histogram_add(histogram *h, uint64_t value, uint64_t n);
 uint64_t histogram_count(const histogram *h);
-/* The smallest bound that at least the part q (0..1) of what is counted in h, and not yet in *before (may be NULL), does
- * not exceed; UINT64_MAX above the last one; 0 when nothing was counted. */
-uint64_t histogram_quantile(const histogram *h, const histogram *before, double q);
 /* name_bucket{le=...}, name_sum, name_count. */
 void histogram_write(const histogram *h, textbuf *t, const char *name);
 #endif

@@ -43,9 +43,9 @@ function tiles(s, then, passed) {
   const rate = (a, b) => (a - b) / passed, now = s.ledger, was = then.ledger;
   const p = past[past.length - 1], lost = ["failed", "refused", "expired", "orphaned"].map(k => [k, rate(now[k], was[k])]).filter(x => x[1] > 0);
   put("rate", count(rate(now.ok, was.ok)));
-  const sum = STAGES.map(k => p.stages[k]).filter(Boolean);
-  put("latency-now", sum.length ? seconds(sum.reduce((a, b) => a + b.p50, 0)) + " · " + seconds(sum.reduce((a, b) => Math.max(a, b.p99), 0)) : "–");
-  put("latency-parts", sum.length ? "queue " + seconds(p.stages.queue?.p50) + ", compute " + seconds(p.stages.compute?.p50) : "no result in this second");
+  const sum = STAGES.map(k => p.stages[k] && { k, ...p.stages[k] }).filter(Boolean), slow = sum.reduce((a, b) => a && a.p99 >= b.p99 ? a : b, null);
+  put("latency-now", sum.length ? seconds(sum.reduce((a, b) => a + b.p50, 0)) : "–");
+  put("latency-parts", sum.length ? "99 %: " + seconds(slow.p99) + " in " + slow.k : "no result in this second");
   put("in-flight", count(now.in_flight));
   put("lost", count(lost.reduce((a, b) => a + b[1], 0)));
   $("lost").className = "value" + (lost.length ? " bad" : "");
@@ -55,8 +55,8 @@ function tiles(s, then, passed) {
   put("batch-rate", count(batches / passed) + " batches a second");
   put("clients", s.sessions + " · " + s.streams_open);
   put("subscribers", s.subscribers + " subscribers, " + s.viewers + (s.viewers === 1 ? " viewer" : " viewers"));
-  line("rate-line", past.map(x => x.rate), KEEP);
-  line("flight-line", past.map(x => x.flight), KEEP);
+  line("rate-line", past.map(x => x.rate), span());
+  line("flight-line", past.map(x => x.flight), span());
 }
 
 function batchCard(s) {
@@ -91,9 +91,13 @@ function ledger(s) {
   $("counters").replaceChildren(...flat.map(([k, v]) => { const d = document.createElement("div"); for (const t of [k.replaceAll("_", " "), v]) d.append(Object.assign(document.createElement("span"), { textContent: t })); return d; }));
 }
 
+/* How many seconds the charts show: whole minutes, as many as there are. */
+function span() { return Math.min(KEEP, 60 * Math.ceil(past.length / 60) || 60); }
+
 function latency() {
   const now = past[past.length - 1]?.stages[stage];
-  bands("latency", past.map(x => x.stages[stage]), KEEP);
+  put("latency-span", "last " + (span() > 60 ? span() / 60 + " minutes" : "minute"));
+  bands("latency", past.map(x => x.stages[stage]), span());
   $("latency").setAttribute("aria-label", stage + (now ? ": half below " + seconds(now.p50) + ", 90 % below " + seconds(now.p90) + ", 99 % below " + seconds(now.p99) : ": no frame in this second"));
   for (const b of $("stages").children) b.setAttribute("aria-pressed", b.dataset.stage === stage);
 }

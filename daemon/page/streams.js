@@ -66,7 +66,7 @@ class Streams {
     row.setAttribute("role", "option"); row.setAttribute("aria-selected", s.name === this.chosen);
     row.setAttribute("aria-posinset", at + 1); row.setAttribute("aria-setsize", this.rows.length);
     row.title = s.name + (s.client ? " from " + s.client : "") + ": " + s.frames + " frames, " + s.gaps + " gaps, " + s.missing + " missing";
-    const cells = [s.name, s.rate === null ? "–" : count(s.rate), s.age < 0.0995 ? "now" : seconds(s.age), s.missing ? count(s.missing) : "–"];
+    const cells = [s.name, s.rate === null ? "–" : count(s.rate), s.age < 0.05 ? "now" : s.age < 1 ? s.age.toFixed(1) + " s" : seconds(s.age), s.missing ? count(s.missing) : "–"];
     cells.forEach((text, i) => { const c = document.createElement("span"); c.textContent = text; if (i === 3 && s.missing) c.className = "gap"; row.append(c); });
     return row;
   }
