@@ -52,17 +52,17 @@ KERNEL(1)
 KERNEL(2)
 KERNEL(3)
 KERNEL(4)
-KERNEL(5) KERNEL(6)
+KERNEL(5)
+KERNEL(6)
 #if SHORT_COLS == 8
-    KERNEL(7) KERNEL(8)
+KERNEL(7)
+KERNEL(8)
+static void (*const short_kernels[])(const short_args *) = {
+    short_1, short_2, short_3, short_4, short_5, short_6, short_7, short_8};
+#else
+static void (*const short_kernels[])(const short_args *) = {short_1, short_2, short_3, short_4, short_5, short_6};
 #endif
 #undef KERNEL
-        static void (*const short_kernels[SHORT_COLS])(const short_args *) = {
-            short_1, short_2, short_3, short_4, short_5, short_6,
-#if SHORT_COLS == 8
-            short_7, short_8
-#endif
-};
 
 /* One slice of one frame against one block of weights. */
 static void short_block(short_args *a, int32_t t_out) {
