@@ -298,6 +298,8 @@ $(GPU_ORACLE): tests/gpu/oracle.cu
 .PHONY: test-gpu bench-gpu bundle
 test-gpu: $(SO_layer) $(GPU_ORACLE) ## the CUDA layer against the float64 oracle, numerics, bits (GPU host with PyTorch)
 	$(GPU_ENV) $(GPU_PYTHON) -m pytest -q tests/gpu $(TESTS)
+bundle: all $(if $(filter yes,$(HAVE_CUDA)),$(GPU_ORACLE)) ## a relocatable folder and its tarball for a host without packages
+	tests/gpu/bundle.sh $(BUILD) $(BUILD)/bundle/nctd-$(VERSION)
 bench-gpu: $(SO_layer) ## the CUDA layer beside PyTorch (PEERS=all adds torch.compile; BENCH="--shapes default")
 	$(GPU_ENV) $(GPU_PYTHON) tests/bench/bench_gpu.py --cold --out tests/bench/results/gpu-layer.json $(BENCH)
 

@@ -37,7 +37,7 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], 
 /* ---- the kernel ---- */
 
 template <int PREC, int WM, int WN, int MT, bool SLICED, bool PACKED, bool ASYNC>
-__global__ void __launch_bounds__(32 * WM *WN, MT == 4 ? 2 : 1)
+__global__ void __launch_bounds__(32 * WM * WN, MT == 4 ? 2 : 1)
     conv_mma(const __grid_constant__ cuda_job j, const __grid_constant__ mma_shape sh) {
     constexpr int THREADS = 32 * WM * WN, BM = 16 * MT * WM, PLANES = PREC == NCT_PREC_F32 ? 2 : 1;
     extern __shared__ uint32_t shared[];
@@ -115,8 +115,9 @@ __global__ void __launch_bounds__(32 * WM *WN, MT == 4 ? 2 : 1)
 #pragma unroll
     for (int n = 0; n < (PACKED ? 8 : 1); n++) {
         int32_t column = wn * 64 + n * 8;
-        base[n] = g + q * sh.pitch + slots.shift +
-                  (PACKED ? (column >> sh.slot_shift) * sh.slot_words + (column & ((1 << sh.slot_shift) - 1)) : column);
+        base[n] =
+            g + q * sh.pitch + slots.shift +
+            (PACKED ? (column >> sh.slot_shift) * sh.slot_words + (column & ((1 << sh.slot_shift) - 1)) : column);
     }
 
     const int32_t chunk0 = first / j.g.k;
@@ -141,11 +142,10 @@ __global__ void __launch_bounds__(32 * WM *WN, MT == 4 ? 2 : 1)
         stage_w(step + 2);
         copy_commit();
         const uint32_t *x = ASYNC ? xs + ((chunk - chunk0) & 1) * x_words : xs;
-        int32_t shift = sh.stride == 1
-                            ? tap * j.g.dil
-                            : tap * j.g.dil % sh.stride * sh.phase + tap * j.g.dil / sh.stride;
-        int32_t words_left = (j.g.cig + (PREC == NCT_PREC_BF16 ? 1 : 0)) / (PREC == NCT_PREC_BF16 ? 2 : 1) -
-                             chunk * j.m.rows;
+        int32_t shift =
+            sh.stride == 1 ? tap * j.g.dil : tap * j.g.dil % sh.stride * sh.phase + tap * j.g.dil / sh.stride;
+        int32_t words_left =
+            (j.g.cig + (PREC == NCT_PREC_BF16 ? 1 : 0)) / (PREC == NCT_PREC_BF16 ? 2 : 1) - chunk * j.m.rows;
         int32_t used8 = min(groups8, (words_left + 7) / 8);
         const uint32_t *w = ws + step % MMA_STAGES * stage_words;
         x += shift + (PACKED ? 0 : base[0]);

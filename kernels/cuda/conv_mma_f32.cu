@@ -5,7 +5,6 @@ cudaError_t mma_start_f32(const cuda_job *job, const mma_tile *t, bool sliced, b
     constexpr int P = NCT_PREC_F32;
     if (t->wn == 2)
         return sliced ? start<P, 4, 2, 1, true, false>(job, t, s) : start<P, 4, 2, 1, false, false>(job, t, s);
-    if (packed)
-        return sliced ? start<P, 4, 1, 1, true, true>(job, t, s) : start<P, 4, 1, 1, false, true>(job, t, s);
+    if (packed) return sliced ? start<P, 4, 1, 1, true, true>(job, t, s) : start<P, 4, 1, 1, false, true>(job, t, s);
     return sliced ? start<P, 4, 1, 1, true, false>(job, t, s) : start<P, 4, 1, 1, false, false>(job, t, s);
 }

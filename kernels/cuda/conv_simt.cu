@@ -202,7 +202,7 @@ template <int R, int J, bool SLICED> struct simt_sums {
 
 /* Channels per chunk that the host chose; x and w of a chunk in shared memory. */
 template <int R, int J, bool SLICED>
-__global__ void __launch_bounds__(256, R* J <= 32 && !SLICED ? 3 : 2)
+__global__ void __launch_bounds__(256, R *J <= 32 && !SLICED ? 3 : 2)
     conv_simt(const __grid_constant__ cuda_job j, int32_t chunk, int32_t window, int32_t blocks) {
     extern __shared__ float shared[];
     constexpr int WIDE = SIMT_WARPS * R;
@@ -225,13 +225,15 @@ __global__ void __launch_bounds__(256, R* J <= 32 && !SLICED ? 3 : 2)
             int64_t from = f.x_off + channel * f.x_pitch + base;
 #pragma unroll 4
             for (int32_t i = threadIdx.x; i < window; i += 256)
-                xs[c * window + i] = i >= lo && i < hi          ? load_element(j.x, j.x_dtype, from + i)
+                xs[c * window + i] = i >= lo && i < hi           ? load_element(j.x, j.x_dtype, from + i)
                                      : j.g.pad_mode == NCT_ZEROS ? 0.0f
                                                                  : load_step(j, f, channel, base + i);
         }
         for (int32_t i = threadIdx.x; i < rows * taps * WIDE; i += 256) {
             int32_t o = first + i % WIDE;
-            ws[i] = o < j.g.cog ? ((const float *)j.weight)[(int64_t)(c0 * taps + i / WIDE) * j.g.co + group * j.g.cog + o] : 0;
+            ws[i] = o < j.g.cog
+                        ? ((const float *)j.weight)[(int64_t)(c0 * taps + i / WIDE) * j.g.co + group * j.g.cog + o]
+                        : 0;
         }
         __syncthreads();
         const float *w = ws + warp * R;
@@ -258,8 +260,7 @@ __global__ void __launch_bounds__(256, R* J <= 32 && !SLICED ? 3 : 2)
 
 /* One channel a warp, x straight from global memory: depthwise, odd group sizes, windows of any length. */
 template <int J, bool SLICED>
-__global__ void __launch_bounds__(256)
-    conv_simt_one(const __grid_constant__ cuda_job j, int32_t blocks) {
+__global__ void __launch_bounds__(256) conv_simt_one(const __grid_constant__ cuda_job j, int32_t blocks) {
     int32_t channel = blockIdx.x % blocks * SIMT_WARPS + (threadIdx.x >> 5), lane = threadIdx.x & 31;
     place at = place_of(j, blockIdx.x / blocks);
     nct_frame f = frame_at(j, at.n);
@@ -316,8 +317,7 @@ int simt_fits(const row *row, const cuda_layer *l, const cuda_job *job) {
     return t->r < 8 || l->g.cig * l->g.k <= SIMT_SLICE;
 }
 
-template <int R, int J, bool SLICED>
-static cudaError_t start(const cuda_job *job, cudaStream_t s) {
+template <int R, int J, bool SLICED> static cudaError_t start(const cuda_job *job, cudaStream_t s) {
     const geometry *g = &job->g;
     if constexpr (R == 1) {
         int32_t blocks = (g->co + SIMT_WARPS - 1) / SIMT_WARPS;

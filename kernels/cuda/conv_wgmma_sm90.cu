@@ -3,7 +3,7 @@
  * Idea: M = 64 steps with x in registers (RS form: a tap is an address shift of the reads from shared memory, any K,
  * dilation, stride), N = channels with weights K-major in shared memory, packed and swizzled when the layer is made.
  * One producer warpgroup: a warp brings weights, one (chunk, tap) a stage, by bulk copies; three warps bring x, 32 word
- * rows a chunk, two chunks in flight, rounded to words on the way. One or two consumer warpgroups load the fragments of
+ * rows a chunk, two or three chunks in flight (wgmma_x.cuh). One or two consumer warpgroups load the fragments of
  * the next stage while the tensor cores run the last one.
  * Plan: chunks of 32 words, taps, groups of 8 words, ascending, one chain per output. Leaves: 1 channel x 64 steps, 8
  * lanes of 8 consecutive steps, in-lane ascending, then lanes xor 1, 2, 4.
@@ -28,7 +28,8 @@ struct leaf_lane {
 };
 __device__ __forceinline__ leaf_lane leaf_lane_of(
     const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t tile_steps) {
-    int32_t column = (threadIdx.x & 31) * 8, steps = min(1 << sh.slot_shift, 64), n = s.n0 + (column >> sh.slot_shift);
+    int32_t column = (threadIdx.x & 31) * 8, steps = min(1 << sh.slot_shift, 64),
+            n = s.n0 + (column >> sh.slot_shift);
     int32_t t = s.t0 + (column & ((1 << sh.slot_shift) - 1));
     leaf_lane l = {steps / 8, 0, 0, 0, 0, column < tile_steps};
     if (!l.here || n >= j.n_frames) return l;
@@ -90,8 +91,7 @@ __device__ __forceinline__ void rows_leaves(
     if ((lane & (l.lanes - 1)) == 0 && l.n_valid > 0)
 #pragma unroll
         for (int r = 0; r < R; r++)
-            j.leaves[l.at + (int64_t)(channel + r * step) * l.columns] =
-                leaf_make(first[r], sd[r], sq[r], l.n_valid);
+            j.leaves[l.at + (int64_t)(channel + r * step) * l.columns] = leaf_make(first[r], sd[r], sq[r], l.n_valid);
 }
 /* Leaves of rows c0, c0 + step ... of `channels`. */
 __device__ __forceinline__ void tile_leaves(const cuda_job &j, const leaf_lane &l, int32_t c0, int32_t step,
@@ -118,7 +118,7 @@ template <int THREADS> __device__ __forceinline__ void consumers_sync() {
 
 /* Everything of one tile that the roles share. */
 struct wgmma_ring {
-    uint64_t full_w[8], empty_w[8], full_x[3], empty_x[3], copied[3];
+    uint64_t full_w[8], empty_w[8], full_x[3], empty_x[3];
 };
 
 /* Weights: stage (chunk, tap) is NB / 32 blocks of 4 KB. One lane. */
@@ -146,8 +146,7 @@ __device__ __forceinline__ void bring_x(const cuda_job &j, const mma_shape &sh, 
     auto issue = [&](int32_t chunk) {
         int32_t b = chunk % sh.buffers;
         barrier_wait(&ring->empty_x[b], (chunk / sh.buffers & 1) ^ 1);
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        bulk_issue<PREC, X_THREADS>(j, sh, s, channel0 + chunk * T::CHANNELS, xs + b * bytes, &ring->copied[b], tid);
+        x_issue<PREC, X_THREADS>(j, sh, s, channel0 + chunk * T::CHANNELS, xs + b * bytes, tid);
     };
     for (int32_t chunk = 0; sh.bulk && chunk < sh.buffers; chunk++) {
         if (chunk < j.m.chunks) issue(chunk);
@@ -156,14 +155,15 @@ __device__ __forceinline__ void bring_x(const cuda_job &j, const mma_shape &sh, 
     for (int32_t chunk = 0; chunk < j.m.chunks; chunk++) {
         int32_t b = chunk % sh.buffers, c0 = channel0 + chunk * T::CHANNELS, turn = chunk / sh.buffers & 1;
         if (sh.bulk) {
-            if (sh.slots > 1) {
-                if (sh.buffers == 3)
-                    copy_wait<1>();
-                else
-                    copy_wait<0>();
-                asm volatile("bar.sync 2, %0;" ::"n"((int)X_THREADS) : "memory");
-            } else
-                barrier_wait(&ring->copied[b], turn);
+            /* One group a chunk: all `buffers` of them before chunk 0, then one behind every later chunk. */
+            int32_t behind = sh.buffers - (chunk ? 2 : 1);
+            if (behind == 2)
+                copy_wait<2>();
+            else if (behind == 1)
+                copy_wait<1>();
+            else
+                copy_wait<0>();
+            asm volatile("bar.sync 2, %0;" ::"n"((int)X_THREADS) : "memory"); /* before edges overwrite */
             bulk_edges<PREC, X_THREADS>(j, sh, s, c0, xs + b * bytes, tid);
         } else {
             barrier_wait(&ring->empty_x[b], turn ^ 1);
@@ -178,8 +178,7 @@ __device__ __forceinline__ void bring_x(const cuda_job &j, const mma_shape &sh, 
 
 /* The accumulators, with bias, into the tile. d[8 c + 4 .. ]: columns 8 c + 2 q + e, rows 16 warp + g + 8 h. */
 template <int MT, int NB>
-__device__ __forceinline__ void tile_write(
-    float (&acc)[MT][NB / 2], const float *bias, float *tile, int32_t pitch) {
+__device__ __forceinline__ void tile_write(float (&acc)[MT][NB / 2], const float *bias, float *tile, int32_t pitch) {
     int32_t warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
     int32_t row = (threadIdx.x >> 7) * 64 * MT + 16 * warp + g;
 #pragma unroll
@@ -203,8 +202,7 @@ template <int THREADS> __device__ __forceinline__ void meet(int32_t *counter, in
     if (threadIdx.x == 0) {
         atomicAdd(counter, 1);
         int32_t seen;
-        do
-            asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+        do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
         while (seen < parties);
     }
     consumers_sync<THREADS>();
@@ -252,7 +250,8 @@ __device__ __forceinline__ void finish_tile(const cuda_job &j, const mma_shape &
         /* The warp's coefficients at once, a lane a row. */
         float4 mine = {};
         int32_t row = warp + (threadIdx.x & 31) * WARPS;
-        if (j.what & DO_APPLY && row < channels) mine = __ldcg(&j.coef[(int64_t)(s.n0 + slot) * j.g.co + channel0 + row]);
+        if (j.what & DO_APPLY && row < channels)
+            mine = __ldcg(&j.coef[(int64_t)(s.n0 + slot) * j.g.co + channel0 + row]);
         for (int32_t c = warp, k = 0; c < channels; c += WARPS, k++) {
             float4 coef = {__shfl_sync(~0u, mine.x, k), __shfl_sync(~0u, mine.y, k), __shfl_sync(~0u, mine.z, k),
                 __shfl_sync(~0u, mine.w, k)};
@@ -269,7 +268,8 @@ __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
     using T = x_type<PREC>;
     uint32_t *ws = (uint32_t *)(memory + 1024);
     uint8_t *xs = (uint8_t *)(ws + sh.stages * NB * 32);
-    const int32_t tile = blockIdx.x / (sh.co_tiles * j.g.groups), in_all = blockIdx.x - tile * sh.co_tiles * j.g.groups;
+    const int32_t tile = blockIdx.x / (sh.co_tiles * j.g.groups),
+                  in_all = blockIdx.x - tile * sh.co_tiles * j.g.groups;
     const int32_t group = in_all / sh.co_tiles, block0 = (in_all - group * sh.co_tiles) * (NB / 32);
     mma_slots slots = slots_of(j, sh, tile, (group + 1) * j.g.cig);
     slots.shift = (int32_t)(slots.only.at + (int64_t)group * j.g.cig * slots.only.x_pitch) & (x_type<PREC>::UNIT - 1);
@@ -285,7 +285,6 @@ __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
             barrier_init(&ring->empty_w[i], 4 * WGS);
         }
         for (int32_t i = 0; i < 3; i++) {
-            barrier_init(&ring->copied[i], X_THREADS);
             barrier_init(&ring->full_x[i], X_THREADS);
             barrier_init(&ring->empty_x[i], 4 * WGS);
         }

@@ -41,10 +41,10 @@ struct mma_layout {
 
 /* ---- one launch ---- */
 
-enum { /* what the epilogue of a conv does with its tile */
-    DO_LEAVES = 1, /* statistics of the tile's leaves */
-    DO_RAW = 2,    /* unnormalised f32: to the scratch, or to y itself if y is f32 */
-    DO_APPLY = 4,  /* normalise with coef, activate, store to y */
+enum {              /* what the epilogue of a conv does with its tile */
+    DO_LEAVES = 1,  /* statistics of the tile's leaves */
+    DO_RAW = 2,     /* unnormalised f32: to the scratch, or to y itself if y is f32 */
+    DO_APPLY = 4,   /* normalise with coef, activate, store to y */
     DO_PARTIAL = 8, /* one slice's sums to job.partial: short frames over all SMs */
     DO_MEET = 16    /* fused: the tiles of a block exchange their leaves before DO_APPLY */
 };
@@ -62,16 +62,16 @@ struct cuda_job {
     int32_t n_frames, x_dtype, y_dtype, norm;
     int32_t what; /* DO_* */
     int32_t max_t_out;
-    int32_t leaf_t;             /* steps of a leaf, by plan */
-    int32_t tile_leaves;        /* leaves that one tile of the row spans */
-    const int32_t *leaf_start;  /* ragged: first leaf column of frame n, n_frames + 1 entries; else NULL */
-    int32_t leaf_cols;          /* uniform: leaf columns that a frame takes, a multiple of tile_leaves */
-    int32_t tiles;              /* tiles along time, all frames */
-    float4 *leaves;             /* [leaf column of the frame's start * co + channel * columns + column] */
-    float4 *coef;               /* [n * co + channel] = mean_hi, mean_lo, rstd * gamma, beta */
-    float *scratch;             /* f32 conv outputs where y cannot hold them */
-    float *partial;             /* [slice][frame][channel][slot_steps] */
-    int32_t *counters;          /* DO_MEET: [frame][block of channels] */
+    int32_t leaf_t;            /* steps of a leaf, by plan */
+    int32_t tile_leaves;       /* leaves that one tile of the row spans */
+    const int32_t *leaf_start; /* ragged: first leaf column of frame n, n_frames + 1 entries; else NULL */
+    int32_t leaf_cols;         /* uniform: leaf columns that a frame takes, a multiple of tile_leaves */
+    int32_t tiles;             /* tiles along time, all frames */
+    float4 *leaves;            /* [leaf column of the frame's start * co + channel * columns + column] */
+    float4 *coef;              /* [n * co + channel] = mean_hi, mean_lo, rstd * gamma, beta */
+    float *scratch;            /* f32 conv outputs where y cannot hold them */
+    float *partial;            /* [slice][frame][channel][slot_steps] */
+    int32_t *counters;         /* DO_MEET: [frame][block of channels] */
     nct_stat *stats;
     uint32_t *flags;
     const void *weight; /* packed for the plan */
@@ -135,6 +135,7 @@ cudaError_t norm_finish(const cuda_job *job, cudaStream_t s); /* leaves, stats -
 /* Normalise the raw f32 into y. merge: merge the leaves here (norm_merges says when that pays) */
 cudaError_t norm_apply(const cuda_job *job, int merge, cudaStream_t s);
 int norm_merges(const cuda_job *job);
+cudaError_t norm_load(void); /* nct_warm: load the kernels' code */
 /* Slices' sums -> everything else, one CTA a (frame, norm group): short frames. */
 cudaError_t norm_combine(const cuda_job *job, int32_t slices, cudaStream_t s);
 
@@ -142,10 +143,10 @@ cudaError_t norm_combine(const cuda_job *job, int32_t slices, cudaStream_t s);
  * tensor has been copied to `dst` or was read when this returns. */
 int pack_f32(float *dst, const nct_tensor *src, int64_t count, float absent, cudaStream_t s, nct_why *why);
 cudaError_t pack_simt(float *dst, const float *raw, const geometry *g, cudaStream_t s);
-cudaError_t pack_wgmma(uint32_t *dst, const float *raw, const geometry *g, const mma_layout *m, int32_t precision,
-    cudaStream_t s);
-cudaError_t pack_mma(uint32_t *dst, const float *raw, const geometry *g, const mma_layout *m, int32_t precision,
-    cudaStream_t s);
+cudaError_t pack_wgmma(
+    uint32_t *dst, const float *raw, const geometry *g, const mma_layout *m, int32_t precision, cudaStream_t s);
+cudaError_t pack_mma(
+    uint32_t *dst, const float *raw, const geometry *g, const mma_layout *m, int32_t precision, cudaStream_t s);
 int64_t pack_mma_words(const geometry *g, const mma_layout *m);
 int cuda_error(cudaError_t err, const char *what, nct_why *why); /* 0 or the errno of nct_layer.h */
 #endif

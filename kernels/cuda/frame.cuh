@@ -70,8 +70,7 @@ __device__ __forceinline__ int64_t source_step(int32_t mode, int64_t at, int32_t
                                          : (at < 0 ? at + t_in : at - t_in);
     return from >= 0 && from < t_in ? from : -1;
 }
-__device__ __forceinline__ float load_step(
-    const cuda_job &j, const nct_frame &f, int32_t channel, int64_t at) {
+__device__ __forceinline__ float load_step(const cuda_job &j, const nct_frame &f, int32_t channel, int64_t at) {
     int64_t from = source_step(j.g.pad_mode, at, f.t_in);
     return from < 0 ? 0.0f : load_element(j.x, j.x_dtype, f.x_off + channel * f.x_pitch + from);
 }

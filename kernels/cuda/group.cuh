@@ -5,8 +5,8 @@
 #include "stats.cuh"
 
 /* From the leaves' sums (unused under GIVEN); `report`: lane 0 writes stat_out and flags. */
-__device__ __forceinline__ norm_value group_finish(const cuda_job &j, const nct_frame &f, int32_t n, int32_t group,
-    bool report, moments m, double shift) {
+__device__ __forceinline__ norm_value group_finish(
+    const cuda_job &j, const nct_frame &f, int32_t n, int32_t group, bool report, moments m, double shift) {
     nct_stat s = {0, 0, 0};
     if (f.stat_in >= 0) s = j.stats[(int64_t)f.stat_in * j.g.norm_groups + group];
     if (j.norm != NCT_NORM_GIVEN) {

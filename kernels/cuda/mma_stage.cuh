@@ -105,7 +105,8 @@ template <int PREC, int THREADS>
 __device__ __forceinline__ void stage_any(const cuda_job &j, const mma_shape &sh, const mma_slots &s,
     int32_t channel0, int32_t words, uint32_t *xs, int32_t tid) {
     constexpr int PAIR = PREC == NCT_PREC_BF16 ? 2 : 1, BATCH = 8;
-    const int32_t lane = tid & 31, pieces = (sh.window + 31) / 32, per_row = pieces * sh.slots;
+    const int32_t lane = tid & 31, pieces = (sh.window + 31) / 32;
+    const int32_t slots = min(sh.slots, j.n_frames - s.n0), per_row = pieces * slots;
     for (int32_t at0 = (tid >> 5) * BATCH; at0 < words * per_row; at0 += THREADS / 32 * BATCH) {
         uint32_t v[BATCH][PAIR];
         int32_t r = at0 / per_row, slot = (at0 - r * per_row) / pieces, piece = at0 - r * per_row - slot * pieces;
@@ -113,7 +114,7 @@ __device__ __forceinline__ void stage_any(const cuda_job &j, const mma_shape &sh
         auto next = [&] {
             if (++piece < pieces) return;
             piece = 0;
-            if (++slot < sh.slots) return;
+            if (++slot < slots) return;
             slot = 0;
             r++;
         };
@@ -201,8 +202,8 @@ __device__ __forceinline__ void stage_async(const cuda_job &j, const mma_shape &
 }
 
 template <int PREC, int THREADS, bool ASYNC>
-__device__ __forceinline__ void stage_x(const cuda_job &j, const mma_shape &sh, const mma_slots &s,
-    int32_t channel0, int32_t words, uint32_t *xs, int32_t tid) {
+__device__ __forceinline__ void stage_x(const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t channel0,
+    int32_t words, uint32_t *xs, int32_t tid) {
     if constexpr (ASYNC)
         stage_async<THREADS>(j, sh, s, channel0, words, xs, tid);
     else if (sh.wide)

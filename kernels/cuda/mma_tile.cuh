@@ -12,16 +12,16 @@
 enum { MMA_STAGES = 3, MMA_SHARED = 99 * 1024 };
 
 struct mma_shape {
-    int32_t co_tiles;   /* tiles of BM channels in a conv group */
-    int32_t slots;      /* frames in a tile */
-    int32_t slot_shift; /* log2 of a slot's steps */
-    int32_t window;     /* positions of x that a slot reads */
-    int32_t stride, phase; /* phase: words of one phase, ceil(window / stride) */
+    int32_t co_tiles;          /* tiles of BM channels in a conv group */
+    int32_t slots;             /* frames in a tile */
+    int32_t slot_shift;        /* log2 of a slot's steps */
+    int32_t window;            /* positions of x that a slot reads */
+    int32_t stride, phase;     /* phase: words of one phase, ceil(window / stride) */
     int32_t slot_words, pitch; /* words of a slot and of a word row; pitch is 8 mod 32 */
     int32_t wide;  /* x lies so that 16 bytes can be read at once: one slot, stride 1, pitches of whole 16 bytes */
     int32_t units; /* wide: 16-byte units that cover the window of a row */
-    int32_t stages, buffers; /* of weights and of x (wgmma) */
-    int32_t bulk; /* wgmma: rows of x come by bulk copies and are made words where they lie */
+    int32_t stages, buffers;           /* of weights and of x (wgmma) */
+    int32_t bulk;                      /* wgmma: rows of x come by bulk copies and are made words where they lie */
     uint32_t unit_magic, stride_magic; /* ceil(2^32 / units), / stride */
 };
 
@@ -35,10 +35,12 @@ static inline mma_shape shape_of(const cuda_job *job, int32_t bm, int32_t bn) {
     mma_shape s = {};
     int32_t steps = bn, max_t_out = job->max_t_out;
     if (max_t_out <= MMA_LEAF)
-        for (steps = 8; steps < max_t_out; steps *= 2) {}
+        for (steps = 8; steps < max_t_out; steps *= 2) {
+        }
     s.co_tiles = (g->cog + bm - 1) / bm;
     s.slots = bn / steps;
-    for (s.slot_shift = 0; 1 << s.slot_shift < steps; s.slot_shift++) {}
+    for (s.slot_shift = 0; 1 << s.slot_shift < steps; s.slot_shift++) {
+    }
     s.window = (steps - 1) * g->stride + (g->k - 1) * g->dil + 1;
     s.stride = g->stride;
     s.phase = (s.window + g->stride - 1) / g->stride;
@@ -84,7 +86,7 @@ __device__ __forceinline__ uint32_t pack_f16(float lo, float hi) {
 /* ---- slots ---- */
 
 struct slot_frame { /* what staging needs of a slot's frame; lo == hi: an empty slot */
-    int64_t at;      /* element of [channel 0][position 0 of the window]; may lie outside x */
+    int64_t at;     /* element of [channel 0][position 0 of the window]; may lie outside x */
     int64_t x_pitch;
     int32_t lo, hi; /* positions of the window inside the frame */
     int32_t n;
@@ -182,8 +184,8 @@ __device__ __forceinline__ void row_leaves(const cuda_job &j, const mma_shape &s
     }
 }
 
-template <int V> __device__ __forceinline__ void row_values(
-    const cuda_job &j, int32_t n, float (&z)[V], const float4 &c) {
+template <int V>
+__device__ __forceinline__ void row_values(const cuda_job &j, int32_t n, float (&z)[V], const float4 &c) {
     if (j.norm == NCT_NORM_GIVEN) {
         bool odd = false;
 #pragma unroll
@@ -238,8 +240,8 @@ __device__ __forceinline__ void row_store(const cuda_job &j, const nct_frame &f,
 /* Bias, leaves, and the tile through shared memory. acc[i][n][e]: channel 16 (wm MT + i) + g + 8 (e / 2),
  * column 64 wn + 8 n + 2 q + e % 2. channel0: of the tile, within the conv group. */
 template <int WM, int WN, int MT>
-__device__ __forceinline__ void mma_finish(const cuda_job &j, const mma_shape &sh, const mma_slots &s,
-    int32_t group, int32_t channel0, float (&acc)[MT][8][4], float *room) {
+__device__ __forceinline__ void mma_finish(const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t group,
+    int32_t channel0, float (&acc)[MT][8][4], float *room) {
     constexpr int BM = 16 * MT * WM, BN = 64 * WN, PITCH = BN + 4;
     const int32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
     const int32_t wm = warp % WM, wn = warp / WM;

@@ -40,8 +40,8 @@ cudaError_t norm_prefix(const cuda_job *job, int32_t *leaf_start, cudaStream_t s
 
 /* The value that normalises (frame, group), in the CTA's first warp. `report`: write stat_out and flags. `alone`:
  * every warp is its own caller, and the leaves are few. */
-__device__ norm_value group_value(const cuda_job &j, const nct_frame &f, int32_t n, int32_t group, bool report,
-    bool alone, moments *room) {
+__device__ norm_value group_value(
+    const cuda_job &j, const nct_frame &f, int32_t n, int32_t group, bool report, bool alone, moments *room) {
     int64_t count = (int64_t)j.g.cg * leaf_columns(j, f.t_out);
     if (alone || count <= FEW || j.norm == NCT_NORM_GIVEN)
         return alone || threadIdx.x < 32 ? group_value_few(j, f, n, group, report) : norm_value{};
@@ -171,8 +171,8 @@ __device__ __forceinline__ void rows_apply(const cuda_job &j, const nct_frame &f
         int32_t row = (int32_t)(u / segments), t0 = (int32_t)(u - (int64_t)row * segments) * SEGMENT;
         int32_t channel = group * j.g.cg + row;
         float4 c = merged ? coef_of(j, v, channel) : j.coef[(int64_t)n * j.g.co + channel];
-        segment_apply(j, n, raw_row(j, f, n, channel) + t0, f.y_off + channel * f.y_pitch + t0,
-            min(SEGMENT, f.t_out - t0), c);
+        segment_apply(
+            j, n, raw_row(j, f, n, channel) + t0, f.y_off + channel * f.y_pitch + t0, min(SEGMENT, f.t_out - t0), c);
     }
 }
 
@@ -205,8 +205,7 @@ cudaError_t norm_apply(const cuda_job *job, int merge, cudaStream_t s) {
 
 /* ---- slices' sums of short frames: everything after the products in one kernel ---- */
 
-__global__ void __launch_bounds__(MERGE_THREADS)
-    combine_kernel(const __grid_constant__ cuda_job j, int32_t slices) {
+__global__ void __launch_bounds__(MERGE_THREADS) combine_kernel(const __grid_constant__ cuda_job j, int32_t slices) {
     __shared__ moments room[256];
     int32_t n = blockIdx.x / j.g.norm_groups, group = blockIdx.x - n * j.g.norm_groups;
     nct_frame f = frame_at(j, n);
@@ -250,4 +249,13 @@ __global__ void __launch_bounds__(MERGE_THREADS)
 cudaError_t norm_combine(const cuda_job *job, int32_t slices, cudaStream_t s) {
     combine_kernel<<<(uint32_t)(job->n_frames * job->g.norm_groups), MERGE_THREADS, 0, s>>>(*job, slices);
     return cudaGetLastError();
+}
+
+/* Load the code of every kernel here: nct_warm, since lazy loading would break a capture. */
+cudaError_t norm_load(void) {
+    cudaFuncAttributes a;
+    cudaError_t err = cudaFuncGetAttributes(&a, prefix_kernel);
+    if (!err) err = cudaFuncGetAttributes(&a, finish_kernel);
+    if (!err) err = cudaFuncGetAttributes(&a, apply_kernel);
+    return err ? err : cudaFuncGetAttributes(&a, combine_kernel);
 }

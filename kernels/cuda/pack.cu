@@ -23,7 +23,7 @@ static float host_f32(const void *data, int32_t dtype, int64_t i) {
 
 __global__ void convert_kernel(float *dst, const void *src, int32_t dtype, int64_t count, float absent) {
     for (int64_t i = blockIdx.x * 256ll + threadIdx.x; i < count; i += gridDim.x * 256ll)
-        dst[i] = !src                ? absent
+        dst[i] = !src               ? absent
                  : dtype == NCT_F64 ? __double2float_rn(((const double *)src)[i])
                                     : load_element(src, dtype, i);
 }
@@ -39,8 +39,7 @@ int pack_f32(float *dst, const nct_tensor *src, int64_t count, float absent, cud
         return cuda_error(cudaGetLastError(), "converting weights", why);
     }
     float *host = (float *)malloc((size_t)count * sizeof(float));
-    if (!host)
-        return why_set(why, -ENOMEM, "no host memory for %lld weights", (long long)count);
+    if (!host) return why_set(why, -ENOMEM, "no host memory for %lld weights", (long long)count);
     for (int64_t i = 0; i < count; i++) host[i] = host_f32(src->data, src->dtype, i);
     cudaError_t err = cudaMemcpyAsync(dst, host, (size_t)count * sizeof(float), cudaMemcpyHostToDevice, s);
     if (!err) err = cudaStreamSynchronize(s);
@@ -100,8 +99,8 @@ __global__ void mma_kernel(
         dst[i] = packed_word(raw, g, precision, group, o, word, tap, plane);
     }
 }
-cudaError_t pack_mma(uint32_t *dst, const float *raw, const geometry *g, const mma_layout *m, int32_t precision,
-    cudaStream_t s) {
+cudaError_t pack_mma(
+    uint32_t *dst, const float *raw, const geometry *g, const mma_layout *m, int32_t precision, cudaStream_t s) {
     int64_t count = pack_mma_words(g, m);
     mma_kernel<<<blocks_for(count), 256, 0, s>>>(dst, raw, *g, *m, precision, count);
     return cudaGetLastError();
@@ -119,8 +118,8 @@ __global__ void wgmma_kernel(
         dst[i] = packed_word(raw, g, precision, group, block * 32 + r, word, tap, 0);
     }
 }
-cudaError_t pack_wgmma(uint32_t *dst, const float *raw, const geometry *g, const mma_layout *m, int32_t precision,
-    cudaStream_t s) {
+cudaError_t pack_wgmma(
+    uint32_t *dst, const float *raw, const geometry *g, const mma_layout *m, int32_t precision, cudaStream_t s) {
     int64_t count = pack_mma_words(g, m);
     wgmma_kernel<<<blocks_for(count), 256, 0, s>>>(dst, raw, *g, *m, precision, count);
     return cudaGetLastError();

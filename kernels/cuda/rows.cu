@@ -2,27 +2,31 @@
  * one, tests walk it. A row without a launcher names its plan alone: the best row of it that fits. */
 #include "cuda.cuh"
 
-static const mma_tile mma_128x128 = {2, 2, 4}, mma_64x128 = {2, 2, 2}, mma_32x256 = {1, 4, 2},
-                      mma_64x64 = {4, 1, 1}, mma_64x128_f32 = {4, 2, 1};
+static const mma_tile mma_128x128 = {2, 2, 4}, mma_64x128 = {2, 2, 2}, mma_32x256 = {1, 4, 2}, mma_64x64 = {4, 1, 1},
+                      mma_64x128_f32 = {4, 2, 1};
 static const simt_tile simt_8x256 = {8, 8}, simt_4x256 = {4, 8}, simt_1x256 = {1, 8}, simt_8x64 = {8, 2},
                        simt_4x64 = {4, 2}, simt_1x64 = {1, 2};
 
 static const wgmma_tile wgmma_128x256 = {2, 2, 128}, wgmma_128x128 = {1, 2, 128}, wgmma_64x64 = {1, 1, 64},
                         wgmma_32x256 = {2, 2, 32};
 
-#define WGMMA(c, t)                                                                                           \
-    {"wgmma-" #c "x" #t "-fused", PLAN_WGMMA, PASS_FUSED, 90, c, t, wgmma_fits, wgmma_launch, &wgmma_##c##x##t}, \
-    {"wgmma-" #c "x" #t, PLAN_WGMMA, PASS_STORE, 90, c, t, wgmma_fits, wgmma_launch, &wgmma_##c##x##t},      \
-    {"wgmma-" #c "x" #t "-again", PLAN_WGMMA, PASS_AGAIN, 90, c, t, wgmma_fits, wgmma_launch, &wgmma_##c##x##t}
-#define MMA(c, t, tile)                                                                                       \
-    {"mma-" #c "x" #t, PLAN_MMA, PASS_STORE, 80, c, t, mma_fits, mma_launch, &tile},                         \
-    {"mma-" #c "x" #t "-again", PLAN_MMA, PASS_AGAIN, 80, c, t, mma_fits, mma_launch, &tile}
-#define MMA_F32(c, t, tile)                                                                                   \
-    {"mma-" #c "x" #t "-3x", PLAN_MMA, PASS_STORE, 80, c, t, mma_fits, mma_launch, &tile},                   \
-    {"mma-" #c "x" #t "-3x-again", PLAN_MMA, PASS_AGAIN, 80, c, t, mma_fits, mma_launch, &tile}
-#define SIMT(r, t)                                                                                            \
-    {"simt-" #r "x" #t, PLAN_SIMT, PASS_STORE, 75, 8 * r, t, simt_fits, simt_launch, &simt_##r##x##t},       \
-    {"simt-" #r "x" #t "-again", PLAN_SIMT, PASS_AGAIN, 75, 8 * r, t, simt_fits, simt_launch, &simt_##r##x##t}
+#define WGMMA(c, t)                                                                                                  \
+    {"wgmma-" #c "x" #t "-fused", PLAN_WGMMA, PASS_FUSED, 90, c, t, wgmma_fits, wgmma_launch, &wgmma_##c##x##t},     \
+        {"wgmma-" #c "x" #t, PLAN_WGMMA, PASS_STORE, 90, c, t, wgmma_fits, wgmma_launch, &wgmma_##c##x##t}, {        \
+        "wgmma-" #c "x" #t "-again", PLAN_WGMMA, PASS_AGAIN, 90, c, t, wgmma_fits, wgmma_launch, &wgmma_##c##x##t    \
+    }
+#define MMA(c, t, tile)                                                                                              \
+    {"mma-" #c "x" #t, PLAN_MMA, PASS_STORE, 80, c, t, mma_fits, mma_launch, &tile}, {                               \
+        "mma-" #c "x" #t "-again", PLAN_MMA, PASS_AGAIN, 80, c, t, mma_fits, mma_launch, &tile                       \
+    }
+#define MMA_F32(c, t, tile)                                                                                          \
+    {"mma-" #c "x" #t "-3x", PLAN_MMA, PASS_STORE, 80, c, t, mma_fits, mma_launch, &tile}, {                         \
+        "mma-" #c "x" #t "-3x-again", PLAN_MMA, PASS_AGAIN, 80, c, t, mma_fits, mma_launch, &tile                    \
+    }
+#define SIMT(r, t)                                                                                                   \
+    {"simt-" #r "x" #t, PLAN_SIMT, PASS_STORE, 75, 8 * r, t, simt_fits, simt_launch, &simt_##r##x##t}, {             \
+        "simt-" #r "x" #t "-again", PLAN_SIMT, PASS_AGAIN, 75, 8 * r, t, simt_fits, simt_launch, &simt_##r##x##t     \
+    }
 
 static const row ROWS[] = {
     {"wgmma", PLAN_WGMMA, PASS_ANY, 90},

@@ -29,8 +29,8 @@ __device__ __forceinline__ double leaf_center(float4 leaf) {
 }
 __device__ __forceinline__ void moments_add(moments &m, float4 leaf, double shift) {
     double n = leaf.w, sd = leaf.y, e = __dadd_rn((double)leaf.x, -shift);
-    double part = __fma_rn(n, e, sd);                       /* n (m - shift) = n (p - shift) + sd */
-    double cross = __fma_rn(__dadd_rn(sd, sd), e, leaf.z);  /* sum (y - shift)^2 = q + 2 sd e + n e^2 */
+    double part = __fma_rn(n, e, sd);                      /* n (m - shift) = n (p - shift) + sd */
+    double cross = __fma_rn(__dadd_rn(sd, sd), e, leaf.z); /* sum (y - shift)^2 = q + 2 sd e + n e^2 */
     m.s1 = __dadd_rn(m.s1, part);
     m.s2 = __dadd_rn(m.s2, __fma_rn(__dmul_rn(n, e), e, cross));
 }
@@ -75,7 +75,8 @@ __device__ __forceinline__ moments moments_merge_few(const float4 *leaves, int32
     moments w[FEW / 32] = {};
 #pragma unroll
     for (int i = 0; i < FEW / 32; i++)
-        if ((int32_t)(threadIdx.x & 31) + 32 * i < count) moments_add(w[i], __ldcg(leaves + (threadIdx.x & 31) + 32 * i), shift);
+        if ((int32_t)(threadIdx.x & 31) + 32 * i < count)
+            moments_add(w[i], __ldcg(leaves + (threadIdx.x & 31) + 32 * i), shift);
 #pragma unroll
     for (int half = FEW / 64; half; half >>= 1)
 #pragma unroll

@@ -1,11 +1,12 @@
 /* wgmma_x.cuh: x for the wgmma kernels: rows of f32 (tf32 layers) or bf16 elements in shared memory, steps consecutive.
  *
- * Where x already has that type and its rows lie alike beside 16-byte boundaries, rows come by bulk copies: one
- * instruction a (channel, slot), no registers, all rows of a chunk in flight; a copy takes whole 16-byte units that
- * touch the frame, and what they bring from outside it is overwritten. Anything else comes through registers.
- * Tried and lost: 96 threads with two 16-byte loads in flight each (default 90 us, 75 of them this wait); bulk copies
- * and then words made in place by the three warps (68 us: 50 instructions a unit at one warp's pace). So the reader
- * rounds (tf32) or pairs channels (bf16) as it loads its fragments. */
+ * Where x already has that type, rows come by cp.async in whole 16-byte units that touch the frame, two or three chunks
+ * in flight; what they bring from outside the frame is overwritten. Anything else comes through registers. The reader
+ * rounds (tf32) or pairs channels (bf16) as it loads its fragments.
+ * Ladder, default batch, fused, tf32 / bf16, H200: 16-byte loads through the registers of 96 threads 89 / 89 us (75 of
+ * them waiting for x); a bulk copy a row, then words made in place by three warps 69 / 55 (50 instructions a unit at one
+ * warp's pace); the reader rounds, 45 / 40; leaves four rows at a time, bias and coefficients fetched at once 37 / 31;
+ * there a chunk still took 3.5 us for any tile: the copy engine takes about 60 clocks a bulk copy, 32 or 64 a chunk. */
 #ifndef NCT_CUDA_WGMMA_X_CUH
 #define NCT_CUDA_WGMMA_X_CUH
 #include "mma_stage.cuh"
@@ -14,9 +15,7 @@
 template <int PREC> struct x_type {
     static constexpr int SIZE = 4, CHANNELS = 32, UNIT = 4; /* bytes; channels of a chunk; elements of 16 bytes */
 };
-template <> struct x_type<NCT_PREC_BF16> {
-    static constexpr int SIZE = 2, CHANNELS = 64, UNIT = 8;
-};
+template <> struct x_type<NCT_PREC_BF16> { static constexpr int SIZE = 2, CHANNELS = 64, UNIT = 8; };
 template <int PREC> __device__ __forceinline__ void x_put(uint8_t *xs, int32_t element, float v) {
     if constexpr (PREC == NCT_PREC_BF16)
         ((__nv_bfloat16 *)xs)[element] = __float2bfloat16_rn(v);
@@ -47,14 +46,14 @@ __device__ __forceinline__ row_units units_of(
     return u;
 }
 
-/* Issue the copies of one chunk: one slot by bulk copies (every thread arrives once at `b`), several by cp.async. */
+/* Issue one chunk's copies, by cp.async. One slot: a warp a row, lanes along its units. */
 template <int PREC, int THREADS>
-__device__ __forceinline__ void bulk_issue(const cuda_job &j, const mma_shape &sh, const mma_slots &s,
-    int32_t channel0, uint8_t *xs, uint64_t *b, int32_t tid) {
+__device__ __forceinline__ void x_issue(
+    const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t channel0, uint8_t *xs, int32_t tid) {
     using T = x_type<PREC>;
     const slot_frame &f = s.only;
     const int32_t rows = f.lo < f.hi ? min(T::CHANNELS, s.last_channel - channel0) : 0;
-    if (sh.slots > 1) { /* bulk copies of 64 bytes were tried: 80 us on diffpolicy */
+    if (sh.slots > 1) {
         const int32_t slots = min(sh.slots, j.n_frames - s.n0), each = sh.slot_words / T::UNIT;
         for (int32_t i = tid; i < rows * slots * each; i += THREADS) {
             int32_t rest = __umulhi(i, sh.unit_magic), k = i - rest * each, r = rest / slots, slot = rest - r * slots;
@@ -65,26 +64,27 @@ __device__ __forceinline__ void bulk_issue(const cuda_job &j, const mma_shape &s
         }
         return;
     }
-    uint32_t bytes = 0;
-    for (int32_t r = tid; r < rows; r += THREADS) {
-        row_units u = units_of<PREC>(j, s, 0, channel0, r);
-        bytes += max(0, u.last - u.first) * 16;
-    }
-    barrier_expect(b, bytes);
-    for (int32_t r = tid; r < rows; r += THREADS) {
-        row_units u = units_of<PREC>(j, s, 0, channel0, r);
-        if (u.last > u.first)
-            bulk_copy(xs + r * sh.pitch * T::SIZE + u.first * 16, u.from + u.first * 16, (u.last - u.first) * 16, b);
+    const int32_t warp = tid >> 5, lane = tid & 31, lo = f.lo * T::SIZE, hi = f.hi * T::SIZE + 15;
+    const char *end = (const char *)j.x + j.x_count * T::SIZE;
+    const char *row = (const char *)j.x + (f.at + (channel0 + warp) * f.x_pitch) * T::SIZE;
+    const int64_t step = THREADS / 32 * f.x_pitch * T::SIZE;
+    uint32_t to = shared_address(xs) + warp * sh.pitch * T::SIZE;
+    for (int32_t r = warp; r < rows; r += THREADS / 32, row += step, to += THREADS / 32 * sh.pitch * T::SIZE) {
+        int32_t shift = (int32_t)((uintptr_t)row & 15), last = (hi + shift) >> 4;
+        const char *from = row - shift;
+        if (from + last * 16 > end) last--;
+        for (int32_t k = ((lo + shift) >> 4) + lane; k < last; k += 32) copy_async16(to + k * 16, from + k * 16, 16);
     }
 }
 
 /* Overwrite what lies outside the frame, once the copies of the chunk are there. */
 template <int PREC, int THREADS>
-__device__ __forceinline__ void bulk_edges(const cuda_job &j, const mma_shape &sh, const mma_slots &s,
-    int32_t channel0, uint8_t *xs, int32_t tid) {
+__device__ __forceinline__ void bulk_edges(
+    const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t channel0, uint8_t *xs, int32_t tid) {
     using T = x_type<PREC>;
     const slot_frame &f = s.only;
-    const int32_t rows = max(0, min(T::CHANNELS, s.last_channel - channel0)), slots = min(sh.slots, j.n_frames - s.n0);
+    const int32_t rows = max(0, min(T::CHANNELS, s.last_channel - channel0)),
+                  slots = min(sh.slots, j.n_frames - s.n0);
     const int32_t outside = f.lo + sh.window - f.hi;
     for (int32_t i = tid; i < rows * slots * outside; i += THREADS) {
         int32_t at = i / outside, k = i - at * outside, r = at / slots, slot = at - r * slots;
@@ -102,17 +102,19 @@ __device__ __forceinline__ void bulk_edges(const cuda_job &j, const mma_shape &s
             slot_frame own = f;
             own.at += slot * j.x_step;
             for (int32_t p = max(f.lo, (whole - 1) * T::UNIT - shift) + tid; p < f.hi; p += THREADS)
-                x_put<PREC>(xs, r * sh.pitch + slot * sh.slot_words + shift + p, slot_value(j, s, own, channel0 + r, p));
+                x_put<PREC>(
+                    xs, r * sh.pitch + slot * sh.slot_words + shift + p, slot_value(j, s, own, channel0 + r, p));
         }
 }
 
 /* Any dtype, layout and padding mode: a warp takes pieces of 32 positions of a (channel, slot), eight in flight. */
 template <int PREC, int THREADS>
-__device__ __forceinline__ void stage_elements(const cuda_job &j, const mma_shape &sh, const mma_slots &s,
-    int32_t channel0, uint8_t *xs, int32_t tid) {
+__device__ __forceinline__ void stage_elements(
+    const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t channel0, uint8_t *xs, int32_t tid) {
     using T = x_type<PREC>;
     constexpr int BATCH = 8;
-    const int32_t lane = tid & 31, pieces = (sh.window + 31) / 32, per_row = pieces * sh.slots;
+    const int32_t lane = tid & 31, pieces = (sh.window + 31) / 32;
+    const int32_t slots = min(sh.slots, j.n_frames - s.n0), per_row = pieces * slots;
     for (int32_t at0 = (tid >> 5) * BATCH; at0 < T::CHANNELS * per_row; at0 += THREADS / 32 * BATCH) {
         uint32_t v[BATCH];
         int32_t r = at0 / per_row, slot = (at0 - r * per_row) / pieces, piece = at0 - r * per_row - slot * pieces;
@@ -120,7 +122,7 @@ __device__ __forceinline__ void stage_elements(const cuda_job &j, const mma_shap
         auto next = [&] {
             if (++piece < pieces) return;
             piece = 0;
-            if (++slot < sh.slots) return;
+            if (++slot < slots) return;
             slot = 0;
             r++;
         };

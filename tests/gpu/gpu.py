@@ -192,7 +192,7 @@ def run(layer, batch, y_dtype="f32", norm=OWN, flags=0, stats=None, want_y=True,
     tail = ws[base - ws.data_ptr() + need:]
     assert bool((tail == 0xFF).all()), "a write behind the workspace"
     r.flags, r.stats, r.job = fl.cpu(), stats, job
-    r.keep = (xb, yb, ws, frames, fl)
+    r.keep = (xb, yb, ws, frames, fl, dev if ragged else None)
     return r
 
 

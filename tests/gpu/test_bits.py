@@ -130,6 +130,37 @@ def test_graph_and_streams():
     assert torch.equal(again, want) and torch.equal(y, want)
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", LAYERS)
+def test_warm_then_capture(name, precision):
+    """After nct_warm a ragged job is captured at once and replays to the same bits."""
+    import ctypes as c
+
+    spec = LAYERS[name]
+    layer = Layer(spec, spec.weights(), precision)
+    low = spec.dil * (spec.k - 1) + 1
+    batch = Batch([randn(spec, t, t) for t in (low + 200, low + 5, low + 130)])
+    limits, need, why = gpu.nt.Limits(3, 1, 400, 1200), c.c_size_t(), gpu.nt.Why()
+    gpu.nt.check(gpu.lib().nct_workspace(c.byref(layer.handle), 1, limits, need, why), why)
+    room = torch.empty(need.value + 256, dtype=torch.uint8, device="cuda")
+    at = (room.data_ptr() + 255) // 256 * 256
+    with pytest.raises(gpu.nt.LayerError, match="these limits need"):
+        gpu.nt.check(gpu.lib().nct_warm(c.byref(layer.handle), 1, limits, at, need.value - 256, None, why), why)
+    gpu.nt.check(gpu.lib().nct_warm(c.byref(layer.handle), 1, limits, at, need.value, None, why), why)
+    r = gpu.run(layer, batch)
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    want = [y.clone() for y in r.ys]
+    with torch.cuda.graph(graph, stream=side):
+        r.job.stream = torch.cuda.current_stream().cuda_stream
+        gpu.nt.check(gpu.lib().nct_launch(c.byref(layer.handle), 1, r.job, why), why)
+    r.keep[1].fill_(7.0)
+    graph.replay()
+    torch.cuda.synchronize()
+    for i, y in enumerate(want):
+        f = r.keep[3][i]
+        assert torch.equal(r.keep[1].as_strided(tuple(y.shape), (f.y_pitch, 1), f.y_off), y), i
+
+
 def test_torch_module():
     conv = torch.nn.Conv1d(24, 32, 3, padding="same", device="cuda")
     norm = torch.nn.GroupNorm(4, 32, device="cuda")

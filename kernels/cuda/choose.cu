@@ -1,0 +1,192 @@
+/* choose.cu: which plan a layer has and which row a job takes. Called by backend.cu and launch.cu; looks at shapes and
+ * at nct_where.force, touches no memory of the device. The reasons and thresholds are measurements on an H200. */
+#include "backend.cuh"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- plan ---- */
+
+geometry geometry_of(const nct_params *p, int32_t precision) {
+    geometry g = {};
+    g.ci = p->in_channels;
+    g.co = p->out_channels;
+    g.k = p->kernel_size;
+    g.stride = p->stride;
+    g.dil = p->dilation;
+    g.groups = p->groups;
+    g.cig = g.ci / g.groups;
+    g.cog = g.co / g.groups;
+    g.norm_groups = p->num_groups;
+    g.cg = g.co / p->num_groups;
+    g.pad_mode = p->padding_mode;
+    g.act = p->activation;
+    g.eps = p->eps;
+    g.offset_limit = (float)(precision == NCT_PREC_F32    ? NCT_OFFSET_F32
+                             : precision == NCT_PREC_TF32 ? NCT_OFFSET_TF32
+                                                          : NCT_OFFSET_BF16);
+    return g;
+}
+
+/* So many that reading them is the work when frames are few and short: slices spread over all SMs. */
+static int many_weights(const geometry *g) {
+    return (int64_t)g->co * g->cig * g->k >= SLICED_WEIGHTS;
+}
+/* Word rows of a chunk: what 128 steps of x at 36 KB allow; 0: not even 8. */
+static int32_t chunk_rows(const geometry *g, int32_t words) {
+    int64_t window = 127ll * g->stride + (int64_t)(g->k - 1) * g->dil + 1 + g->stride + 40;
+    int32_t rows = MMA_ROWS;
+    while (rows > 8 && rows * window * 4 > 36 * 1024) rows /= 2;
+    if (rows * window * 4 > 40 * 1024) return 0;
+    while (rows > 8 && rows / 2 >= words) rows /= 2;
+    return rows;
+}
+static mma_layout layout_of(const geometry *g, int32_t plan, int32_t precision) {
+    mma_layout m = {};
+    int32_t words = precision == NCT_PREC_BF16 ? (g->cig + 1) / 2 : g->cig;
+    m.rows = plan == PLAN_WGMMA ? MMA_ROWS : chunk_rows(g, words);
+    if (!m.rows) return m;
+    m.chunks = (words + m.rows - 1) / m.rows;
+    m.blocks = (g->cog + 31) / 32;
+    m.planes = precision == NCT_PREC_F32 ? 2 : 1;
+    if (precision == NCT_PREC_F32 || (plan == PLAN_MMA && many_weights(g))) m.slice = 384 / m.rows;
+    return m;
+}
+/* Can the layer's shape run on a plan at all? */
+static int plan_fits(const cuda_layer *l, int32_t plan) {
+    if (plan == PLAN_SIMT) return 1;
+    if (l->g.cig < 8 || l->g.cog < 8) return 0;
+    int64_t window = 63ll * l->g.stride + (int64_t)(l->g.k - 1) * l->g.dil + 1;
+    if (plan == PLAN_WGMMA)
+        return l->cc == 90 && l->precision != NCT_PREC_F32 && 2 * MMA_ROWS * 4 * (window + 64) <= 180 * 1024;
+    return l->cc >= 80 && layout_of(&l->g, PLAN_MMA, l->precision).rows > 0;
+}
+
+static int plan_force(cuda_layer *l, const char *name, nct_why *why) {
+    for (int32_t i = 0; !l->forced && cuda_row(i); i++)
+        if (!strcmp(cuda_row(i)->name, name)) l->forced = cuda_row(i);
+    if (!l->forced) return why_set(why, -EINVAL, "no CUDA row has the name %s; nct_variant lists them", name);
+    if (l->cc < l->forced->min_cc)
+        return why_set(why, -ENOTSUP, "row %s needs compute capability %d, device %d has %d", name, l->forced->min_cc,
+            l->device, l->cc);
+    l->plan = l->forced->plan;
+    if (!plan_fits(l, l->plan))
+        return why_set(why, -ENOTSUP,
+            "row %s cannot run this layer: it needs 8 input and output channels a conv group (has %d, %d), a short "
+            "enough reach and, for wgmma, tf32 or bf16",
+            name, l->g.cig, l->g.cog);
+    snprintf(l->reason, sizeof l->reason, "forced: %s", name);
+    return 0;
+}
+
+int plan_choose(cuda_layer *l, const nct_where *at, nct_why *why) {
+    int wide = l->g.cig >= 16 && l->g.cog >= 16;
+    if (at->force) {
+        int err = plan_force(l, at->force, why);
+        if (err) return err;
+    } else if (wide && plan_fits(l, PLAN_WGMMA) && !many_weights(&l->g)) {
+        l->plan = PLAN_WGMMA;
+        snprintf(l->reason, sizeof l->reason, "Hopper, %d products over %d channels", l->g.cig * l->g.k, l->g.cig);
+    } else if (wide && plan_fits(l, PLAN_MMA)) {
+        l->plan = PLAN_MMA;
+        snprintf(l->reason, sizeof l->reason, "tensor cores: %d products over %d channels%s", l->g.cig * l->g.k,
+            l->g.cig, many_weights(&l->g) ? ", bound by its weights" : "");
+    } else {
+        l->plan = PLAN_SIMT;
+        snprintf(l->reason, sizeof l->reason, "%d x %d channels a conv group, %d products: no tensor cores", l->g.cig,
+            l->g.cog, l->g.cig * l->g.k);
+    }
+    l->m = layout_of(&l->g, l->plan, l->precision);
+    return 0;
+}
+
+/* ---- choosing a row ---- */
+
+int again_by_default(const cuda_layer *l) {
+    return l->plan == PLAN_SIMT && (int64_t)l->g.cig * l->g.k <= AGAIN_PRODUCTS;
+}
+
+static const row *row_named(const char *name) {
+    for (int32_t i = 0; cuda_row(i); i++)
+        if (!strcmp(cuda_row(i)->name, name)) return cuda_row(i);
+    return NULL;
+}
+int64_t job_ctas(const cuda_job *j, const row *row) {
+    return (int64_t)j->tiles * ((j->g.cog + row->tile_c - 1) / row->tile_c) * j->g.groups;
+}
+int64_t ctas_of(const cuda_job *j, const nct_job *job, const row *row) {
+    cuda_job probe = *j;
+    job_tiles(&probe, job, row);
+    return job_ctas(&probe, row);
+}
+static int row_fits(const row *r, const cuda_layer *l, const cuda_job *j, const nct_job *job) {
+    if (r->pass == PASS_SPLIT && job->n_frames > SPLIT_FRAMES) return 0;
+    cuda_job probe = *j;
+    job_tiles(&probe, job, r);
+    return r->fits(r, l, &probe);
+}
+
+/* The largest tile that gives every SM a CTA, else the smallest. */
+static const row *mma_row(const cuda_layer *l, const cuda_job *j, const nct_job *job) {
+    static const char *low[] = {"mma-128x128", "mma-64x128", "mma-64x64", NULL};
+    static const char *f32[] = {"mma-64x128-3x", "mma-64x64", NULL};
+    const row *split = row_named("mma-split");
+    if (row_fits(split, l, j, job) && ctas_of(j, job, split) < l->sms) return split;
+    const row *narrow = row_named("mma-32x256"), *last = NULL;
+    if (l->g.cog <= 32 && row_fits(narrow, l, j, job) && ctas_of(j, job, narrow) >= l->sms) return narrow;
+    for (const char **name = l->precision == NCT_PREC_F32 ? f32 : low; *name; name++) {
+        const row *r = row_named(*name);
+        if (!row_fits(r, l, j, job)) continue;
+        last = r;
+        if (l->g.cog > r->tile_c / 2 && ctas_of(j, job, r) >= l->sms) return r;
+    }
+    return last;
+}
+/* Measured on the H200 with every row (bench_gpu.py --rows): wide tiles win while they give about half of the SMs a CTA
+ * (matcha: 64 CTAs of 128x256 beat 128 of 128x128), narrow ones after that; the fused row wins unless so few CTAs meet
+ * that the cooperative launch costs more than the pass it saves (default-n1, cosyvoice). */
+static const row *wgmma_row(const cuda_layer *l, const cuda_job *j, const nct_job *job) {
+    static const struct {
+        const char *name;
+        int32_t percent; /* of the SMs that its CTAs must reach */
+    } tiles[] = {{"wgmma-128x256", 45}, {"wgmma-128x128", 70}, {"wgmma-32x256", 0}, {"wgmma-64x64", 0}};
+    int packed = j->max_t_out <= MMA_LEAF;
+    for (const auto &t : tiles) {
+        char name[32];
+        snprintf(name, sizeof name, "%s-fused", t.name);
+        const row *fused = row_named(name), *r = row_named(t.name);
+        if (l->g.cog <= 32 && r->tile_c > 64) continue;
+        if (packed && r->tile_c != 64) continue; /* many short slots: small tiles won by 2x */
+        if (!row_fits(r, l, j, job) || ctas_of(j, job, r) * 100 < (int64_t)l->sms * t.percent) continue;
+        int meets = packed || ctas_of(j, job, r) * 4 >= l->sms;
+        return meets && row_fits(fused, l, j, job) ? fused : r;
+    }
+    return row_named("wgmma-64x64");
+}
+static const row *simt_row(const cuda_layer *l, const cuda_job *j, const nct_job *job) {
+    static const char *order[] = {"simt-8x64", "simt-4x64", "simt-1x64", "simt-8x256", "simt-4x256", "simt-1x256"};
+    char name[32];
+    for (const char *base : order) {
+        snprintf(name, sizeof name, "%s%s", base, again_by_default(l) ? "-again" : "");
+        const row *r = row_named(name);
+        if (r->tile_c > 32 && l->g.cog <= 32) continue; /* half of its warps would idle */
+        if (row_fits(r, l, j, job)) return r;
+    }
+    return NULL;
+}
+const row *row_choose(const cuda_layer *l, const cuda_job *j, const nct_job *job, nct_why *why) {
+    const row *r = l->forced && l->forced->launch ? l->forced : NULL;
+    if (r && !row_fits(r, l, j, job)) {
+        why_set(why, -ENOTSUP, "row %s cannot run %d frames of up to %d steps of this layer", r->name, job->n_frames,
+            j->max_t_out);
+        return NULL;
+    }
+    if (!r)
+        r = l->plan == PLAN_SIMT  ? simt_row(l, j, job)
+            : l->plan == PLAN_MMA ? mma_row(l, j, job)
+                                  : wgmma_row(l, j, job);
+    if (!r)
+        why_set(why, -ENOTSUP, "no row runs %d frames of up to %d steps of this layer (%d products)", job->n_frames,
+            j->max_t_out, l->g.cig * l->g.k);
+    return r;
+}

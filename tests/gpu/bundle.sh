@@ -1,0 +1,20 @@
+#!/bin/sh
+# bundle.sh BUILD OUT: nctd, nct, the libraries they need (but glibc's and the driver's), the Python client and the GPU
+# tests in one relocatable folder, and its tarball. Runs on a GPU host with a driver and no packages: bin/nctd.
+set -eu
+build=$1 out=$2
+rm -rf "$out" && mkdir -p "$out/bin" "$out/lib" "$out/libexec"
+for name in nctd nct; do
+    [ -x "$build/$name" ] || { echo "bundle: $build/$name is not built" >&2; exit 1; }
+    cp "$build/$name" "$out/libexec/$name"
+    ldd "$build/$name" | awk '$3 ~ /^\// {print $3}' | grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcuda)\.so' |
+        xargs -r -I{} cp -Ln {} "$out/lib/"
+    printf '%s\n' '#!/bin/sh' 'here=$(cd "$(dirname "$0")/.." && pwd)' \
+        'LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" exec "$here/libexec/'"$name"'" "$@"' >"$out/bin/$name"
+    chmod +x "$out/bin/$name"
+done
+cp -L "$build/libnct_layer.so.0" "$build/libnct.so.0" "$out/lib/"
+[ ! -e "$build/libnct_gpu_oracle.so" ] || cp "$build/libnct_gpu_oracle.so" "$out/lib/"
+mkdir -p "$out/tests" && cp -r client/python "$out/python" && cp -r tests/gpu tests/bench "$out/tests/"
+tar -C "$(dirname "$out")" -czf "$out.tar.gz" "$(basename "$out")"
+du -sh "$out" "$out.tar.gz"
