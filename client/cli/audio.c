@@ -196,8 +196,7 @@ int64_t audio_read(audio *a, float *out, int64_t steps, nct_why *why) {
     } else {
         n = sf_readf_float(a->file, out, steps);
         if (n < steps && sf_error(a->file))
-            return refuse(
-                why, -EIO, "decoding failed at step %lld: %s", (long long)(a->at + n), sf_strerror(a->file));
+            return refuse(why, -EIO, "decoding failed at step %lld: %s", (long long)a->at + n, sf_strerror(a->file));
     }
     if (n > 0) a->at += n;
     if (n < steps && cli_stopped) return refuse(why, -EINTR, "stopped");

@@ -35,10 +35,10 @@ int64_t audio_header_steps(int fd) {
     walk w = {.fd = fd, .at = 12};
     uint64_t ds64 = 0;
     int64_t step_bytes = 0;
-    if (!get(&w, h, 12, 0) || memcmp(h + 8, "WAVE", 4)) return -1;
+    if (!get(&w, h, 12, 0) || memcmp(h + 8, "WAVE", 4) != 0) return -1;
     w.big = !memcmp(h, "RIFX", 4);
     int rf64 = !memcmp(h, "RF64", 4);
-    if (!w.big && !rf64 && memcmp(h, "RIFF", 4)) return -1;
+    if (!w.big && !rf64 && memcmp(h, "RIFF", 4) != 0) return -1;
     for (int i = 0; i < CHUNKS_MAX && get(&w, h, 8, w.at); i++) {
         uint64_t size = u32(&w, h + 4);
         if (!memcmp(h, "ds64", 4) && get(&w, h + 8, 16, w.at + 8))

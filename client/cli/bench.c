@@ -266,7 +266,7 @@ static int make_payload(bench *b) {
         if (b->o.steps[i] > most) most = b->o.steps[i];
     if (most * channels * 4 > b->daemon.max_frame_bytes)
         return cli_usage("a frame of %llu steps of %llu channels is %llu bytes; the daemon takes %llu",
-            (unsigned long long)most, (unsigned long long)channels, (unsigned long long)(most * channels * 4),
+            (unsigned long long)most, (unsigned long long)channels, (unsigned long long)most * channels * 4,
             (unsigned long long)b->daemon.max_frame_bytes);
     b->payload = malloc(most * channels * sizeof *b->payload);
     for (uint64_t i = 0; b->payload && i < most * channels; i++) b->payload[i] = (float)(uniform(&rng) * 2 - 1);

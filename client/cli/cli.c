@@ -129,7 +129,7 @@ static int long_option(cli_args *a, const char *word, const char **ret_value) {
     }
     for (int i = 0; a->options[i].name; i++) {
         const cli_option *o = &a->options[i];
-        if (strlen(o->name) != len || memcmp(o->name, word, len)) continue;
+        if (strlen(o->name) != len || memcmp(o->name, word, len) != 0) continue;
         if (value && !o->arg) {
             cli_say("--%s takes no value", o->name);
             return CLI_WRONG;
@@ -211,7 +211,7 @@ int cli_span(const char *what, const char *text, double *ret_seconds, uint64_t *
     char *end = NULL;
     double v = strtod(text, &end);
     for (size_t i = 0; end != text && i < sizeof units / sizeof *units; i++) {
-        if (strcmp(end, units[i].unit) || !(v > 0) || v > 1e9) continue;
+        if (strcmp(end, units[i].unit) != 0 || !(v > 0) || v > 1e9) continue;
         if (!units[i].seconds && v != floor(v)) break;
         *ret_seconds = v * units[i].seconds;
         *ret_steps = units[i].seconds ? 0 : (uint64_t)v;

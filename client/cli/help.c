@@ -139,7 +139,7 @@ int help_word(int argc, char **argv) {
     } else if (!strcmp(word, "version") || !strcmp(word, "--version")) {
         printf("nct %s\n", nct_version());
     } else if (!strcmp(word, "completion")) {
-        if (next && strcmp(next, "bash"))
+        if (next && strcmp(next, "bash") != 0)
             return cli_usage("completion is there for bash, not for '%s'", cli_quote(next));
         completion(stdout);
     } else if (!strcmp(word, "synopsis")) {

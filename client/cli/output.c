@@ -217,7 +217,7 @@ static int put_block(output *o, int64_t steps, nct_why *why) {
     else
         n = sf_writef_int(o->file, o->block, steps);
     if (n == steps) return 0;
-    return refuse(why, errno ? -errno : -EIO, "writing failed after %lld steps: %s", (long long)(o->counts.steps + n),
+    return refuse(why, errno ? -errno : -EIO, "writing failed after %lld steps: %s", (long long)o->counts.steps + n,
         errno ? strerror(errno) : sf_strerror(o->file));
 }
 

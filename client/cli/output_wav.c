@@ -11,7 +11,10 @@ static unsigned char *put(unsigned char *p, uint32_t v, int bytes) {
 size_t output_wav_stream(unsigned char out[64], int channels, int rate, int bits, int is_float) {
     unsigned char *p = out;
     uint32_t step = (uint32_t)channels * (uint32_t)bits / 8;
-    memcpy(p, "RIFF\xff\xff\xff\xffWAVEfmt ", 16);
+    static const unsigned char riff[16] = {
+        'R', 'I', 'F', 'F', 255, 255, 255, 255, 'W', 'A', 'V', 'E', 'f', 'm', 't', ' '};
+    static const unsigned char data[8] = {'d', 'a', 't', 'a', 255, 255, 255, 255};
+    memcpy(p, riff, 16);
     p = put(p + 16, 18, 4);
     p = put(p, is_float ? 3 : 1, 2);
     p = put(p, (uint32_t)channels, 2);
@@ -20,6 +23,6 @@ size_t output_wav_stream(unsigned char out[64], int channels, int rate, int bits
     p = put(p, step, 2);
     p = put(p, (uint32_t)bits, 2);
     p = put(p, 0, 2); /* no extension */
-    memcpy(p, "data\xff\xff\xff\xff", 8);
+    memcpy(p, data, 8);
     return (size_t)(p + 8 - out);
 }

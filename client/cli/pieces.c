@@ -1,5 +1,6 @@
 /* pieces.c: the arithmetic of cutting a sequence (pieces.h). Called by run_pieces.c and by tests. */
 #include "pieces.h"
+#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -37,13 +38,13 @@ static int choose_outs(pieces *g, const nct_params *p, const pieces_limits *l, n
         return refuse(why, -EMSGSIZE,
             "one output step needs %lld input steps of %d channels (%lld bytes) and %d output channels; a frame "
             "holds %llu bytes",
-            (long long)g->span, p->in_channels, (long long)(g->span * p->in_channels * 4), p->out_channels,
+            (long long)g->span, p->in_channels, (long long)g->span * p->in_channels * 4, p->out_channels,
             (unsigned long long)l->max_frame_bytes);
     if (l->force_steps > 0) {
         g->outs = most(1, l->force_steps / g->stride);
         if (g->outs > max)
             return refuse(why, -EMSGSIZE, "a piece of %lld steps does not fit a frame of %llu bytes; at most %lld do",
-                (long long)l->force_steps, (unsigned long long)l->max_frame_bytes, (long long)(max * g->stride));
+                (long long)l->force_steps, (unsigned long long)l->max_frame_bytes, (long long)max * g->stride);
         return 0;
     }
     int64_t aim = outs_within(g, p, l->aim_bytes), cheap = 4 * g->span / g->stride + 1;
@@ -53,6 +54,7 @@ static int choose_outs(pieces *g, const nct_params *p, const pieces_limits *l, n
 
 int pieces_end(pieces *g, const nct_params *p, int64_t t_in, nct_why *why) {
     int64_t t_out = 0;
+    assert(g->outs > 0); /* by pieces_plan */
     int r = nct_out_steps(p, t_in, (int32_t)g->pad_left, (int32_t)g->pad_right, &t_out, why);
     if (r) return r;
     g->t_in = t_in;

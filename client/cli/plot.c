@@ -36,7 +36,8 @@ static int refuse(nct_why *why, int error, const char *what) {
 int plot_new(plot **ret, const char *path, int channels, double step_s, const char *title, nct_why *why) {
     const char *dot = strrchr(path, '.');
     int svg = dot && !strcasecmp(dot, ".svg");
-    if (!svg && (!dot || strcasecmp(dot, ".png"))) return refuse(why, -EINVAL, "the file must end in .png or .svg");
+    if (!svg && (!dot || strcasecmp(dot, ".png") != 0))
+        return refuse(why, -EINVAL, "the file must end in .png or .svg");
     plot *p = calloc(1, sizeof *p);
     if (!p) return refuse(why, -ENOMEM, "no memory");
     p->rows = channels < ROWS_MAX ? channels : ROWS_MAX;
@@ -128,14 +129,15 @@ static void frame(canvas *c, const plot *p) {
         canvas_rect(c, LEFT, TOP - 1 + side * (IN_H + 1), IN_W, 1, 0x444444);
     }
     snprintf(text, sizeof text, "%s", p->title);
-    canvas_text(c, LEFT, TOP / 2, TEXT_LEFT, text);
-    canvas_text(c, LEFT + IN_W / 2, HEIGHT - 16, TEXT_MIDDLE, "time (s)");
+    canvas_text(c, LEFT, TOP * 0.5, TEXT_LEFT, text);
+    canvas_text(c, LEFT + IN_W * 0.5, HEIGHT - 16, TEXT_MIDDLE, "time (s)");
     if (!(seconds > 0)) return;
     double step = tick_step(seconds, 8);
-    for (double t = 0; t <= seconds * (1 + 1e-9); t += step) {
+    for (int i = 0; i <= (int)(seconds / step * (1 + 1e-9)); i++) {
+        double t = i * step;
         double x = LEFT + t / seconds * IN_W;
         canvas_rect(c, x, TOP + IN_H, 1, 6, 0x444444);
-        snprintf(text, sizeof text, "%.6g", fabs(t) < step / 2 ? 0 : t);
+        snprintf(text, sizeof text, "%.6g", t);
         canvas_text(c, x, TOP + IN_H + 18, TEXT_MIDDLE, text);
     }
 }
@@ -145,8 +147,7 @@ static double loudest(const plot *p) {
     for (int r = 0; r < p->rows; r++)
         for (int i = 0; i < COLUMNS; i++) {
             const cell *a = p->cells + (size_t)r * COLUMNS + i;
-            if (a->count && fabs(a->least) > most) most = fabs(a->least);
-            if (a->count && fabs(a->greatest) > most) most = fabs(a->greatest);
+            if (a->count) most = fmax(most, fmax(-(double)a->least, (double)a->greatest));
         }
     return most > 0 ? most : 1;
 }
@@ -183,7 +184,7 @@ static void draw_lines(canvas *c, const plot *p) {
         canvas_text(c, LEFT + IN_W + 10, middle + band * 0.46 - 8, TEXT_LEFT, text);
     }
     snprintf(text, sizeof text, "range %.3g", most);
-    if (p->rows > 1 && (double)IN_H / p->rows < 60) canvas_text(c, WIDTH - 8, TOP / 2, TEXT_RIGHT, text);
+    if (p->rows > 1 && (double)IN_H / p->rows < 60) canvas_text(c, WIDTH - 8, TOP * 0.5, TEXT_RIGHT, text);
 }
 
 /* White over blue to near black, by lightness, so that grey prints and colour-blind eyes keep the order. */
@@ -210,7 +211,7 @@ static void colour_bar(canvas *c, double most) {
         snprintf(text, sizeof text, "%.3g", most * i / 4);
         canvas_text(c, LEFT + IN_W + 44, TOP + IN_H - i * IN_H / 4.0, TEXT_LEFT, text);
     }
-    canvas_text(c, LEFT + IN_W + 20, TOP / 2, TEXT_LEFT, "rms");
+    canvas_text(c, LEFT + IN_W + 20, TOP * 0.5, TEXT_LEFT, "rms");
 }
 
 /* More than 12 channels: time across, channels down, root mean square as shade. */
@@ -226,10 +227,10 @@ static void draw_map(canvas *c, const plot *p) {
     for (int r = 0; r < p->rows && p->steps; r++)
         for (int x = 0; x < n; x++)
             canvas_rect(c, LEFT + x * wide, TOP + r * high, wide, high, shade(rms(column(p, r, x, n)) / most));
-    double step = fmax(1, tick_step(p->channels, 8));
-    for (double ch = 0; ch < p->channels; ch += step) {
+    int step = (int)fmax(1, tick_step(p->channels, 8));
+    for (int ch = 0; ch < p->channels; ch += step) {
         double y = TOP + (ch + 0.5) / p->channels * IN_H;
-        snprintf(text, sizeof text, "ch %.0f", ch);
+        snprintf(text, sizeof text, "ch %d", ch);
         canvas_text(c, LEFT - 12, y, TEXT_RIGHT, text);
         canvas_rect(c, LEFT - 7, y, 6, 1, 0x444444);
     }

@@ -70,7 +70,7 @@ static int write_conf(const private_daemon *d, const private_wish *w, nct_why *w
     uint64_t pool = w->max_frame_bytes * (2 * w->window) + (1 << 20);
     fprintf(f, "[daemon]\nlog_level = warning\nstall_ms = 600000\n");
     fprintf(f, "[ingest]\nendpoint = %s\nsocket_mode = 0600\n", d->endpoint);
-    fprintf(f, "[publish]\nenabled = no\n");
+    fprintf(f, "[publish]\nenabled = no\n[http]\nenabled = no\n");
     fprintf(f, "[engine]\nengine = %s\nprecision = %s\nslots = 2\nslot_bytes = %llu\nthreads = %u\n", w->engine,
         w->precision, (unsigned long long)slot, w->threads);
     fprintf(f, "[limits]\nmax_frame_bytes = %llu\nwindow = %u\nqueue_bytes = %llu\narena_bytes = %llu\n",

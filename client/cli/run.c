@@ -178,8 +178,8 @@ static int check_targets(const run *r, const wanted *w) {
     int is_pipe = o->out && !strcmp(o->out, "-");
     if (is_pipe && isatty(STDOUT_FILENO))
         return cli_usage("the result is binary and stdout is a terminal; name a file or a pipe");
-    if (o->plot && (!strchr(o->plot, '.') ||
-                       (strcasecmp(strrchr(o->plot, '.'), ".png") && strcasecmp(strrchr(o->plot, '.'), ".svg"))))
+    if (o->plot && (!strchr(o->plot, '.') || (strcasecmp(strrchr(o->plot, '.'), ".png") != 0 &&
+                                                 strcasecmp(strrchr(o->plot, '.'), ".svg") != 0)))
         return cli_usage("--plot is '%s'; it must end in .png or .svg", cli_quote(o->plot));
     if (!o->format && !o->raw.dtype && !(o->out && target_is_stream(o->out)) && !output_kind_of(name))
         return cli_usage(
@@ -244,7 +244,7 @@ static int make_folders(const char *path) {
 
 static int exists(const char *path) {
     struct stat st;
-    return strcmp(path, "-") && !stat(path, &st) && S_ISREG(st.st_mode);
+    return strcmp(path, "-") != 0 && !stat(path, &st) && S_ISREG(st.st_mode);
 }
 
 /* The failures, kept for the end of the run. */

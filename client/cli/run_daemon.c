@@ -34,7 +34,7 @@ static int connect_named(run *r) {
             m->name);
         return CLI_CONFIG;
     }
-    if (r->o.precision && strcmp(r->o.precision, r->daemon.precision)) {
+    if (r->o.precision && strcmp(r->o.precision, r->daemon.precision) != 0) {
         cli_say("--precision is %s, but the daemon computes in %s; its engine.precision decides", r->o.precision,
             r->daemon.precision);
         return CLI_CONFIG;
@@ -109,7 +109,7 @@ static const char *choose_engine(const run *r, int64_t t_out) {
         steps = 0;
         for (int i = 0; i < r->in.n; i++) steps += (double)r->in.v[i].bytes / 2 / p->in_channels / p->stride;
     }
-    double flop = 2.0 * p->out_channels * (p->in_channels / p->groups) * p->kernel_size * steps;
+    double flop = 2.0 * p->out_channels * p->in_channels / p->groups * p->kernel_size * steps;
     if (r->o.engine) return r->o.engine;
     return flop / (CPU_FLOPS * cpus) < 1 ? "cpu" : "auto";
 }

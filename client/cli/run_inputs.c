@@ -25,7 +25,7 @@ int inputs_add(inputs *in, const char *path, const char *folder) {
     }
     run_input i = {.path = strdup(path), .folder = strdup(folder)};
     struct stat st;
-    if (strcmp(path, "-") && !stat(path, &st)) {
+    if (strcmp(path, "-") != 0 && !stat(path, &st)) {
         i.there = 1;
         i.bytes = S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
         i.dev = st.st_dev;
@@ -190,10 +190,10 @@ static int by_out(const void *a, const void *b) {
 int inputs_name(inputs *in, const char *out_dir, const char *template) {
     int r = 0;
     for (int i = 0; i < in->n && !r; i++) r = make_name(&in->v[i], out_dir, template);
-    const run_input **sorted = calloc((size_t)in->n + 1, sizeof *sorted);
+    const run_input **sorted = calloc((size_t)in->n + 1, sizeof(const void *));
     if (!r && !sorted) r = no_memory();
     for (int i = 0; i < in->n && !r; i++) sorted[i] = &in->v[i];
-    if (!r) qsort(sorted, (size_t)in->n, sizeof *sorted, by_out);
+    if (!r) qsort(sorted, (size_t)in->n, sizeof(const void *), by_out);
     for (int i = 1; i < in->n && !r; i++)
         if (!strcmp(sorted[i - 1]->out, sorted[i]->out))
             r = cli_usage("'%s' and '%s' would both become '%s'; a --template with {name} or {dir} keeps them apart",

@@ -263,7 +263,7 @@ static void forget(traffic *t) {
 
 static int check_count(traffic *t) {
     const nct_params *p = &t->r->model.params;
-    double want = (double)t->f->plan.t_out * (p->out_channels / p->num_groups);
+    double want = (double)t->f->plan.t_out * p->out_channels / p->num_groups;
     for (int g = 0; g < p->num_groups; g++)
         if (t->stats[3 * g] != want) {
             snprintf(t->f->why.text, sizeof t->f->why.text, "group %d was counted over %.0f values instead of %.0f",

@@ -42,7 +42,7 @@ static int take_padding(nct_params *p, const json_t *layer, nct_why *why) {
     int32_t pad = 0;
     if (json_is_integer(v))
         pad = (int32_t)json_integer_value(v);
-    else if (text && strcmp(text, "valid"))
+    else if (text && strcmp(text, "valid") != 0)
         pad = (int32_t)strtol(text, NULL, 10);
     p->pad_left = take_int(layer, "pad_left", pad);
     p->pad_right = take_int(layer, "pad_right", pad);

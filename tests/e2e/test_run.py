@@ -288,11 +288,13 @@ def test_windows_of_an_endless_pipe(tmp_path):
         want = torch.cat([F.group_norm(p, 2, m["norm.weight"], m["norm.bias"], 1e-5) for p in c.split(outs, 2)], 2)[0].numpy()
         args = ["run", *MODEL, "-p", f"padding={padding}", "-p", f"padding_mode={mode}", "-p", f"stride={stride}", "--raw", "f32",
                 "--rate", "1000", "--channels", "2", "--window", "100ms", "-", "-o", "-"]
-        p = subprocess.Popen([NCT, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENV)
+        p = subprocess.Popen([NCT, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENV,
+                             bufsize=0)
         raw = x.T.tobytes()
         p.stdin.write(raw[:8 * 400])
-        p.stdin.flush()
-        first = p.stdout.read(16 * outs * 2)  # comes while the pipe stays open
+        first = b""  # comes while the pipe stays open
+        while len(first) < 16 * outs * 2:
+            first += p.stdout.read(16 * outs * 2 - len(first))
         out, err = p.communicate(raw[8 * 400:], timeout=60)
         assert p.returncode == 0, err
         got = np.frombuffer(first + out, "<f4").reshape(-1, 4).T

@@ -141,13 +141,16 @@ def check_long(x, y, model, groups):
         n = part.shape[1] - taps + 1
         return sum(m["conv.weight"][:, :, k] @ part[:, k:k + n] for k in range(taps))  # BLAS, as conv1d has no fast float64
 
-    total, squares = 0, 0
+    # Around the mean of the first block, which is near enough for float64 to lose nothing in one pass.
+    near, total, squares, count = None, 0, 0, t_out * y.shape[0] // groups
     for at in range(0, t_out, block):
-        total = total + conv(at).reshape(groups, -1).sum(1)
-    mean = total / (t_out * y.shape[0] // groups)
-    for at in range(0, t_out, block):
-        squares = squares + ((conv(at).reshape(groups, -1) - mean[:, None])**2).sum(1)
-    rstd = (squares / (t_out * y.shape[0] // groups) + 1e-5).rsqrt()
+        c = conv(at).reshape(groups, -1)
+        near = c.mean(1) if near is None else near
+        total = total + (c - near[:, None]).sum(1)
+        squares = squares + ((c - near[:, None])**2).sum(1)
+    mean = near + total / count
+    squares = squares - total**2 / count
+    rstd = (squares / count + 1e-5).rsqrt()
     bound = 5e-6 * max(1, m["norm.weight"].abs().max().item()) * max(1, (mean.abs() * rstd).max().item()) * 1.13
     for at in range(0, t_out, block):
         c = conv(at)

@@ -132,3 +132,17 @@ def test_precision(start, tmp_path):
     r = ok(nct("run", "--connect", d.ingest, "--precision", "f32", ST, "-o", tmp_path / "o.wav"))
     assert b"f32 on cpu" in r.stderr and b"x real time" in r.stderr and b"frames/s" in r.stderr
     fails(nct("run", "--connect", d.ingest, "--name", "other", ST, "-o", tmp_path / "o.wav"), 2, "no model 'other'", "main")
+
+
+def test_it_listens_on_no_port(place, tmp_path):
+    """No TCP, no HTTP: any number of them run at once, whoever has the daemon's usual ports."""
+    p = start_endless(place, tmp_path / "o.wav")
+    pid = daemons(place)[0][0]
+    sockets = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+    listening = set()
+    for name in ("tcp", "tcp6"):
+        with open(f"/proc/net/{name}") as f:
+            listening |= {f"socket:[{line.split()[9]}]" for line in f.readlines()[1:] if line.split()[3] == "0A"}
+    p.send_signal(signal.SIGTERM)
+    p.wait(20 * SLOW)
+    assert not sockets & listening
