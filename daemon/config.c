@@ -1,6 +1,7 @@
 /* config.c: reads configuration text into a struct config: values, bounds, models, and what goes together.
  * Called by main (start, reload) on any thread; owns nothing global, logs nothing. The grammar is ini.c's,
  * the keys are config.def's, the layer parameters of a [model] are kernels/model's. */
+#include <assert.h>
 #include <errno.h>
 #include <glob.h>
 #include <libgen.h>
@@ -314,4 +315,39 @@ int config_may_reload(const config *now, const config *next, config_why *why) {
             return fail(why, -EPERM, "%s.%s changed from %s to %s: that needs a restart", o->section, o->key, a, b);
     }
     return 0;
+}
+
+bool config_differs(const config *now, const config *next) {
+    char a[512], b[512];
+    for (int i = 0; i < config_options_count; i++) {
+        const option *o = &config_options[i];
+        if (o->when != OPTION_RELOAD) continue;
+        config_value_text(now, o, a, sizeof a);
+        config_value_text(next, o, b, sizeof b);
+        if (strcmp(a, b)) return true;
+    }
+    return false;
+}
+
+static void swap_bytes(void *a, void *b, size_t n) {
+    unsigned char kept[sizeof(uint64_t)];
+    memcpy(kept, a, n);
+    memcpy(a, b, n);
+    memcpy(b, kept, n);
+}
+
+void config_swap(config *now, config *next) {
+    static const size_t bytes[] = {[OPTION_U32] = sizeof(C_U32),
+        [OPTION_BYTES] = sizeof(C_BYTES),
+        [OPTION_BOOL] = sizeof(C_BOOL),
+        [OPTION_ENUM] = sizeof(C_ENUM)};
+    for (int i = 0; i < config_options_count; i++) {
+        const option *o = &config_options[i];
+        if (o->when != OPTION_RELOAD) continue;
+        assert(o->type != OPTION_STR);
+        swap_bytes((char *)now + o->offset, (char *)next + o->offset, bytes[o->type]);
+    }
+    swap_bytes(&now->models, &next->models, sizeof now->models);
+    swap_bytes(&now->n_models, &next->n_models, sizeof now->n_models);
+    swap_bytes(&now->origins, &next->origins, sizeof now->origins);
 }

@@ -61,6 +61,11 @@ int config_parse(config **ret, const char *name, const char *text, size_t len, c
 void config_free(config *c); /* NULL is fine */
 /* 0 if a reload may go from `now` to `next`, else -EPERM and the restart-only key that differs. */
 int config_may_reload(const config *now, const config *next, config_why *why);
+/* Does a key differ that a reload applies? Models apart: they are compared when they are loaded. */
+bool config_differs(const config *now, const config *next);
+/* After config_may_reload: the two exchange the keys that a reload applies, origins and models. Text stays where it is,
+ * so who borrowed it keeps it. Twice is nothing: a reload that fails after it takes it back. */
+void config_swap(config *now, config *next);
 
 void config_dump(const config *c, FILE *to); /* --dump-config: every key, its value, where it was set */
 void config_defaults(FILE *to);              /* the shipped nctd.conf: every key, commented out, with its help */

@@ -17,6 +17,9 @@ enum { FILL_BYTES = 2 << 20 }; /* of rows a turn: flow.md 14 */
 uint32_t engine_in_flight(const engine *e) {
     return e->in_flight;
 }
+uint64_t engine_finished(const engine *e) {
+    return e->n_finished;
+}
 int32_t engine_index(const engine *e) {
     return e->setup.index;
 }
@@ -103,6 +106,7 @@ static void finish(engine *e, slot *s) {
     }
     b->done = true;
     e->in_flight--;
+    e->n_finished++;
     bool held = b->frames[0]->place == ROW_SLOT;
     if (held) s->state = SLOT_HELD;
     s->b = NULL;
@@ -121,8 +125,9 @@ static void collect(engine *e) {
 /* Whether an earlier batch of b's model is still computed. The list is no longer than there are slots, and the batches
  * that wait for these. */
 static bool must_wait(const engine *e, const batch *b) {
+    const void *(*model_of)(const struct generation *g) = e->setup.model_of;
     for (const batch *o = e->launched; o != b; o = o->next)
-        if (o->model == b->model && !o->done) return true;
+        if (!o->done && (o->model == b->model || (model_of && model_of(o->model) == model_of(b->model)))) return true;
     return false;
 }
 
@@ -172,6 +177,7 @@ void batch_abandon(engine *e, batch *b, int32_t row, const char *text) {
     b->done = true;
     b->slot = NULL;
     e->in_flight--;
+    e->n_finished++;
 }
 
 /* The slot's batch did not begin. What a backend had enqueued before it failed may still be under way. */
@@ -187,7 +193,7 @@ batch *batch_next(engine *e, bool busy, uint64_t now_ns, slot *s) {
     batch *b = batch_new(e);
     if (!b) return NULL;
     frame **frames = b->frames;
-    *b = (batch){.engine = e, .slot = s, .frames = frames};
+    *b = (batch){.engine = e, .slot = s, .frames = frames, .t_take_ns = uv_hrtime()};
     b->n_frames = batcher_take(e->setup.batcher, e, busy, now_ns, frames, &b->cause);
     if (b->n_frames == 0) {
         batch_free(e, b);

@@ -59,6 +59,9 @@ typedef struct {
     frame_sink copied_in; /* called when a row's payload was copied into the slot (flow.md 7): gives `in`
                              back; the frame stays the engine's */
     nct_layer *(*layer_of)(const struct generation *g, int32_t device); /* generation_layer */
+    /* Generations of one model, by an address they share: their batches are handed over in order of launch, so a
+     * stream's order outlives a reload. NULL: each generation stands for itself. */
+    const void *(*model_of)(const struct generation *g);
     void (*bind)(struct stream *s, engine *e); /* frames of s are in this engine from now on; called for each frame */
     void (*wake)(void *ctx);                   /* from the loop's async: a batch is done, engine_turn() has work */
     void *wake_ctx;
@@ -71,7 +74,7 @@ typedef struct {
 } engine_setup;
 
 typedef struct {
-    char device[64]; /* "NVIDIA H200 sm_90"; empty: the CPU */
+    char device[64];                                   /* "NVIDIA H200 sm_90"; empty: the CPU */
     size_t pinned_bytes, unpinned_bytes, device_bytes; /* host memory that CUDA registered, and refused to */
 } engine_facts;
 const engine_facts *engine_about(const engine *e);
@@ -106,9 +109,10 @@ bool engine_turn(engine *e, uint64_t now_ns);
  * too. */
 void engine_batch_end(engine *e, batch *b);
 uint32_t engine_in_flight(const engine *e); /* batches between take and done */
+uint64_t engine_finished(const engine *e);  /* batches so far that came to their end, good or bad */
 int32_t engine_index(const engine *e);
 const char *engine_name(const engine *e); /* the backend's */
 int32_t engine_workers(const engine *e);
 int32_t engine_device(const engine *e); /* -1 CPU */
-void engine_done(slot *s, int error); /* any thread; backends only */
+void engine_done(slot *s, int error);   /* any thread; backends only */
 #endif

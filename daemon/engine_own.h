@@ -56,7 +56,7 @@ struct engine {
     int32_t n_slots, n_workers; /* n_workers: the backend's, for workspaces; 1 on a GPU */
     slot *slots, *filling;
     uint32_t in_flight;
-    uint64_t n_turns;
+    uint64_t n_turns, n_finished;
     batch *launched, **launched_end; /* in order of launch, until handed over */
     batch *spare;
     _Atomic(slot *) done;

@@ -1,6 +1,5 @@
 /* ingest_control.c: what is neither a frame nor a HELLO: OPEN, CLOSE, PING. Called by ingest.c on the loop thread. */
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "error.h"
@@ -26,24 +25,8 @@ static bool read_topic(ingest *in, const request *r, char topic[WIRE_TOPIC_MAX +
     return false;
 }
 
-/* A stream may say its rate; it must be the model's, if that has one. */
-static int check_facts(const json_t *facts, const served *of, char *why, size_t size) {
-    const json_t *v = json_object_get(facts, "sample_rate");
-    double rate = json_number_value(v), want = of->current->m->sample_rate;
-    if (!v) return 0;
-    if (!json_is_number(v) || !(rate > 0) || !isfinite(rate)) {
-        snprintf(why, size, "OPEN: \"sample_rate\" is a number of Hz above 0");
-        return -EINVAL;
-    }
-    if (want > 0 && fabs(rate - want) > 1e-6 * want) {
-        snprintf(why, size, "OPEN: sample_rate is %g Hz, and model %s is for %g Hz", rate, of->name, want);
-        return -EINVAL;
-    }
-    return 0;
-}
-
 void ingest_open(ingest *in, const request *r) {
-    char topic[WIRE_TOPIC_MAX + 1], name[WIRE_NAME_MAX + 1], why[200];
+    char topic[WIRE_TOPIC_MAX + 1], name[WIRE_NAME_MAX + 1], why[200], misfit[180];
     session *s = ingest_session(in, r);
     session_why refusal = {""};
     stream *st = NULL;
@@ -52,7 +35,8 @@ void ingest_open(ingest *in, const request *r) {
     if (!s || !read_topic(in, r, topic, &of, name)) return;
     int error = json_in(&facts, r->payload->data, r->payload->bytes, "OPEN", why, sizeof why);
     if (error) in->counts->malformed[MALFORMED_json]++;
-    if (!error) error = check_facts(facts, of, why, sizeof why);
+    if (!error && (error = stream_facts_fit(facts, of, misfit, sizeof misfit)) != 0)
+        snprintf(why, sizeof why, "OPEN: %s", misfit);
     if (!error) {
         error = streams_check(in->streams, s, topic, strlen(topic), 0, &st, &refusal);
         if (!error && streams_open(in->streams, s, of, name, in->now_ns, &st)) error = -ENOBUFS;

@@ -62,8 +62,7 @@
     XX(batch_idle, "batches closed because the engine was idle")                                                     \
     XX(batch_flush, "batches closed by a flush")                                                                     \
     XX(nonfinite, "frames with a group that is not finite")                                                          \
-    XX(offset, "frames whose mean drowns their deviation")                                                           \
-    XX(reload_refused, "reloads that changed nothing")
+    XX(offset, "frames whose mean drowns their deviation")
 
 #define XX(name, help) OUTCOME_##name,
 typedef enum { LEDGER_OUTCOMES(XX) OUTCOMES } outcome;

@@ -4,7 +4,8 @@
  *                                                                       \------PUB----> every subscriber
  *
  * Reads the configuration, builds the stages (spine.c), loads the models on a helper thread while the loop already
- * turns, says READY, and stops by draining (drain.c). Exit: 0, 1 the daemon could not run, 2 usage, 78 configuration. */
+ * turns (reload.c), says READY, and stops by draining (drain.c). Exit: 0, 1 the daemon could not run, 2 usage, 78
+ * configuration. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -19,9 +20,11 @@
 #include "notify.h"
 #include "options.h"
 #include "private.h"
+#include "reload.h"
 #include "site.h"
 #include "sizes.h"
 #include "spine.h"
+#include "watchdog.h"
 
 #define EXIT_USAGE  2
 #define EXIT_CONFIG 78
@@ -35,15 +38,10 @@ typedef struct {
     private_end private;
     site site;
     uv_signal_t signals[3];
-    uv_timer_t watchdog;
-    uint64_t fed_turns;
-    uv_work_t loading; /* the helper thread's */
-    models_target target;
-    model_set *loaded;
-    nct_why load_why;
-    int load_error;
-    bool opened, loading_now;
-    bool gpu_lost; /* a device failed: its driver may never return from an orderly end */
+    uv_timer_t wait;
+    watchdog watchdog;
+    reload reload;
+    bool opened;
     int exit_code;
 } daemon_state;
 
@@ -57,37 +55,18 @@ static int fail(daemon_state *d, int exit_code, const char *sentence) {
     return -1;
 }
 
-static void say_models(daemon_state *d) {
-    if (!d->cfg->n_models)
-        log_info("no [model NAME] is configured: serving a freshly initialised layer as \"default\"");
-    for (int32_t i = 0; i < models_count(d->spine.models); i++) {
-        const served *of = models_at(d->spine.models, i);
-        const nct_params *p = generation_params(of->current);
-        log_info("model name=%s generation=%u channels=%d->%d kernel=%d stride=%d num_groups=%d digest=%.16s",
-            of->name, of->current->number, p->in_channels, p->out_channels, p->kernel_size, p->stride, p->num_groups,
-            of->current->m->digest);
-    }
+static void stop(daemon_state *d, const char *why) {
+    reload_stop(&d->reload);
+    drain_begin(&d->drain, why);
 }
 
-static void load(uv_work_t *w) {
-    daemon_state *d = w->data;
-    d->load_error = model_set_load(&d->loaded, d->cfg, &d->target, &d->load_why);
-}
-
-static void loaded(uv_work_t *w, int status) {
-    daemon_state *d = w->data;
-    d->loading_now = false;
-    int error = status ? status : d->load_error;
-    if (!error && d->drain.state == DRAIN_OFF) error = spine_ready(&d->spine, d->loaded, &d->load_why);
-    model_set_free(d->loaded);
-    d->loaded = NULL;
-    if (d->drain.state != DRAIN_OFF) return; /* stopped while it loaded */
+static void on_started(void *ctx, int error, const char *why) {
+    daemon_state *d = ctx;
     if (error) {
-        fail(d, EXIT_CONFIG, d->load_why.text[0] ? d->load_why.text : strerror(-error));
-        drain_begin(&d->drain, "the models could not be loaded");
+        fail(d, EXIT_CONFIG, why);
+        stop(d, "the models could not be loaded");
         return;
     }
-    say_models(d);
     log_info("ready version=%s endpoint=%s backend=%s variant=%s engines=%d threads=%d precision=%s", NCT_VERSION,
         d->spine.bound, d->spine.facts.backend, d->spine.facts.variant, d->spine.n_engines, d->spine.facts.n_threads,
         d->spine.facts.precision);
@@ -104,7 +83,6 @@ static int choose_engine(daemon_state *d) {
 static void on_engine_failed(void *ctx, engine *e, const char *what) {
     daemon_state *d = ctx;
     nct_why why = {""};
-    d->gpu_lost = true;
     log_error("gpu fault engine=%d: %s", engine_index(e), what);
     if (d->cfg->engine.on_gpu_error == GPU_ERROR_CPU) {
         notify_send("STATUS=GPU fault: %s", what);
@@ -117,26 +95,24 @@ static void on_engine_failed(void *ctx, engine *e, const char *what) {
     }
     d->exit_code = 1;
     notify_send("STOPPING=1\nSTATUS=GPU fault: %s", what);
-    drain_begin(&d->drain, "GPU fault");
+    stop(d, "GPU fault");
 }
 
 static void on_private_end(void *ctx) {
     daemon_state *d = ctx;
-    drain_begin(&d->drain, "the process it serves ended");
+    stop(d, "the process it serves ended");
 }
 
-/* ---- signals and watchdog -------------------------------------------------------------------------------------- */
+/* ---- signals --------------------------------------------------------------------------------------------------- */
 
 static void on_signal(uv_signal_t *h, int number) {
     daemon_state *d = h->data;
     if (number == SIGHUP) { /* never ends the daemon */
-        ledger_count(&d->spine.counts, COUNT_reload_refused);
-        meters_reload(&d->spine.meters, RELOAD_RESULT_REFUSED, "a reload is not there yet");
-        log_warning("SIGHUP: a reload is not there yet; configuration and models stay as they are");
+        reload_ask(&d->reload);
         return;
     }
     notify_send("STOPPING=1\nSTATUS=stopping");
-    drain_begin(&d->drain, number == SIGTERM ? "SIGTERM" : "SIGINT");
+    stop(d, number == SIGTERM ? "SIGTERM" : "SIGINT");
 }
 
 static const int watched[] = {SIGTERM, SIGINT, SIGHUP};
@@ -160,17 +136,6 @@ static int watch_signals(daemon_state *d) {
     return 0;
 }
 
-/* Fed by progress: the loop turned, and no batch stays in an engine for ever. */
-static void on_watchdog(uv_timer_t *h) {
-    daemon_state *d = h->data;
-    bool computing = false;
-    for (int32_t i = 0; i < d->spine.n_engines; i++) computing |= engine_in_flight(d->spine.engines[i]) > 0;
-    uint64_t progress = computing ? d->spine.counts.counts[COUNT_batches] : d->spine.n_turns;
-    if (progress == d->fed_turns) return;
-    d->fed_turns = progress;
-    notify_send("WATCHDOG=1");
-}
-
 /* ---- serving --------------------------------------------------------------------------------------------------- */
 
 static const char *not_ready(void *ctx) {
@@ -189,14 +154,10 @@ static int open_all(daemon_state *d) {
     if (watch_signals(d) || private_watch(&d->private, &d->loop)) return fail(d, 1, "no signal handlers");
     d->site = (site){.s = &d->spine, .not_ready = not_ready, .ctx = d};
     if (d->private.fd < 0 && site_open(&d->site, d->cfg, &d->loop, &why)) return fail(d, 1, why.text);
-    uint64_t feed_ms = notify_watchdog_ms();
-    uv_timer_init(&d->loop, &d->watchdog);
-    d->watchdog.data = d;
-    if (feed_ms) uv_timer_start(&d->watchdog, on_watchdog, feed_ms, feed_ms);
-    spine_target(&d->spine, &d->target);
-    d->loading.data = d;
-    d->loading_now = true;
-    uv_queue_work(&d->loop, &d->loading, load, loaded);
+    watchdog_start(&d->watchdog, &d->spine);
+    uv_timer_init(&d->loop, &d->wait);
+    d->reload = (reload){.s = &d->spine, .cfg = d->cfg, .o = &d->options, .started = on_started, .ctx = d};
+    reload_start(&d->reload);
     return 0;
 }
 
@@ -226,10 +187,10 @@ static void on_wait(uv_timer_t *h) {
 /* A stop while models load: the helper thread is not interrupted, and not waited for without end. */
 static bool await_loading(daemon_state *d) {
     uint64_t end_ns = uv_hrtime() + d->cfg->daemon.drain_ms * 1000000ull;
-    if (!d->loading_now) return true;
-    uv_timer_start(&d->watchdog, on_wait, 50, 50);
-    while (d->loading_now && uv_hrtime() < end_ns) uv_run(&d->loop, UV_RUN_ONCE);
-    return !d->loading_now;
+    if (!reload_running(&d->reload)) return true;
+    uv_timer_start(&d->wait, on_wait, 50, 50);
+    while (reload_running(&d->reload) && uv_hrtime() < end_ns) uv_run(&d->loop, UV_RUN_ONCE);
+    return !reload_running(&d->reload);
 }
 
 static void close_all(daemon_state *d) {
@@ -296,14 +257,16 @@ static int sizes_on_gpus(const daemon_state *d, const model_set *set) {
 static int check(daemon_state *d) {
     config_why why;
     nct_why model_why = {""};
+    models_target target;
     model_set *set = NULL;
     if (sizes_check(d->cfg, &why)) {
         fprintf(stderr, "nctd: %s\n", why.text);
         return EXIT_CONFIG;
     }
     d->spine.cfg = d->cfg;
-    spine_target(&d->spine, &d->target);
-    int error = choose_engine(d) ? -EINVAL : model_set_load(&set, d->cfg, &d->target, &model_why);
+    int error = choose_engine(d);
+    spine_target(&d->spine, &target);
+    if (!error) error = model_set_load(&set, d->cfg, &target, &model_why);
     if (error) {
         if (model_why.text[0]) fprintf(stderr, "nctd: %s\n", model_why.text);
         return EXIT_CONFIG;
@@ -313,8 +276,9 @@ static int check(daemon_state *d) {
         printf("model %s: %d -> %d channels, kernel_size %d, stride %d, num_groups %d, digest %.16s\n", set->names[i],
             p->in_channels, p->out_channels, p->kernel_size, p->stride, p->num_groups, set->made[i]->m->digest);
     }
+    error = sizes_on_gpus(d, set);
     model_set_free(set);
-    if (sizes_on_gpus(d, set)) return EXIT_CONFIG;
+    if (error) return EXIT_CONFIG;
     printf("ok\n");
     return 0;
 }
@@ -343,7 +307,12 @@ int main(int argc, char **argv) {
     if (d.options.verb == DO_SERVE) hold_signals(SIG_BLOCK);
     d.private = (private_end){.fd = d.options.private_fd, .ended = on_private_end, .ctx = &d};
     int code = run(&d);
-    if (d.gpu_lost) _exit(code);
+    /* The driver's exit handlers can block after a fault, and have been seen to end the process with 0 and without
+     * what stdout still held. */
+    if (d.spine.chosen.cuda) {
+        fflush(NULL);
+        _exit(code);
+    }
     config_free(d.cfg);
     return code;
 }

@@ -113,7 +113,6 @@ static void put_ledger(textbuf *t, const spine *s) {
     rows(t, M_malformed, "cause", malformed_names, l->malformed, MALFORMED_CAUSES);
     rows(t, M_cuts, "reason", cut_names, l->cuts, CUT_REASONS);
     for (int i = 0; i < COUNTERS; i++) {
-        if (i == COUNT_reload_refused) continue; /* nctd_reloads_total{result="refused"} */
         text_put(t, counter_heads[i]);
         text_u64(t, l->counts[i]);
         text_put(t, "\n");

@@ -8,8 +8,8 @@
 #include <string.h>
 
 struct models {
-    served **names; /* [n] */
-    int32_t n;
+    served **all; /* [n_all], the n served ones first */
+    int32_t n, n_all;
 };
 
 /* ---- generations ----------------------------------------------------------------------------------------------- */
@@ -22,6 +22,10 @@ nct_layer *generation_layer(const generation *g, int32_t device) {
 
 const nct_params *generation_params(const generation *g) {
     return &g->m->params;
+}
+
+const void *generation_model(const generation *g) {
+    return g->of;
 }
 
 generation *generation_ref(generation *g) {
@@ -54,20 +58,38 @@ static int pack(generation *g, const models_target *to, nct_why *why) {
     return 0;
 }
 
+void models_target_cpu(models_target *t) {
+    for (int32_t i = 0; i < t->n_devices; i++)
+        if (t->devices[i] < 0) return;
+    t->check[t->n_devices] = model_check_cpu;
+    t->devices[t->n_devices++] = -1;
+}
+
+/* Would g be made again, bit for bit, and for these devices? */
+static bool same(const generation *g, const config_model *c, const model *m, const models_target *to) {
+    if (g->publish != c->publish || strcmp(g->m->digest, m->digest)) return false;
+    for (int32_t i = 0; i < to->n_devices; i++)
+        if (!generation_layer(g, to->devices[i])) return false;
+    return true;
+}
+
+/* *ret NULL: the generation that is served stays. */
 static int load_one(generation **ret, const config_model *c, const models_target *to, nct_why *why) {
+    const served *of = to->now ? models_find((models *)(uintptr_t)to->now, c->name) : NULL;
     generation *g = calloc(1, sizeof *g);
     if (!g) return -ENOMEM;
     g->refs = 1;
     g->publish = c->publish;
     int error = c->file ? model_load(&g->m, c->file, c->settings, c->n_settings, why)
                         : model_fresh(&g->m, c->settings, c->n_settings, c->seed, why);
-    if (!error) error = pack(g, to, why);
-    if (error) {
+    bool stays = !error && of && same(of->current, c, g->m, to);
+    if (!error && !stays) error = pack(g, to, why);
+    if (error || stays) {
         generation_unref(g);
-        return error;
+        g = NULL;
     }
-    *ret = g;
-    return 0;
+    if (!error) *ret = g;
+    return error;
 }
 
 static int add(model_set *s, const config_model *c, const models_target *to, nct_why *why) {
@@ -81,6 +103,10 @@ static int add(model_set *s, const config_model *c, const models_target *to, nct
         return error;
     }
     snprintf(s->names[s->n], sizeof s->names[0], "%s", c->name);
+    if (s->made[s->n] && to->now && models_find((models *)(uintptr_t)to->now, c->name))
+        s->n_changed++;
+    else if (s->made[s->n])
+        s->n_added++;
     s->n++;
     return 0;
 }
@@ -108,6 +134,7 @@ int model_set_load(model_set **ret, const config *cfg, const models_target *to, 
         error = add(s, &from[i], to, why);
         if (error) goto fail;
     }
+    s->n_removed = (to->now ? to->now->n : 0) - (s->n - s->n_added);
     *ret = s;
     return 0;
 fail:
@@ -118,6 +145,8 @@ fail:
 void model_set_free(model_set *s) {
     if (!s) return;
     for (int32_t i = 0; s->made && i < s->n; i++) generation_unref(s->made[i]);
+    for (int32_t i = 0; i < s->n_left; i++) generation_unref(s->left[i]);
+    free(s->left);
     free(s->made);
     free(s->names);
     free(s);
@@ -134,58 +163,84 @@ int models_new(models **ret) {
 
 void models_free(models *m) {
     if (!m) return;
-    for (int32_t i = 0; i < m->n; i++) {
-        assert(!m->names[i]->in_flight);
-        generation_unref(m->names[i]->current);
-        free(m->names[i]);
+    for (int32_t i = 0; i < m->n_all; i++) {
+        assert(!m->all[i]->in_flight);
+        generation_unref(m->all[i]->current);
+        free(m->all[i]);
     }
-    free(m->names);
+    free(m->all);
     free(m);
 }
 
-served *models_find(models *m, const char *name) {
-    for (int32_t i = 0; i < m->n; i++)
-        if (!strcmp(m->names[i]->name, name)) return m->names[i];
+static served *find(const models *m, const char *name, int32_t n) {
+    for (int32_t i = 0; i < n; i++)
+        if (!strcmp(m->all[i]->name, name)) return m->all[i];
     return NULL;
 }
 
+served *models_find(models *m, const char *name) {
+    return find(m, name, m->n);
+}
 served *models_at(models *m, int32_t i) {
-    return i < m->n ? m->names[i] : NULL;
+    return i < m->n ? m->all[i] : NULL;
 }
 int32_t models_count(const models *m) {
     return m->n;
 }
 
-/* Room for every name of the set, so that nothing can fail half way. */
-static int reserve(models *m, const model_set *s, served **fresh) {
-    served **grown = realloc(m->names, (size_t)(m->n + s->n) * sizeof *grown);
-    if (!grown) return -ENOMEM;
-    m->names = grown;
-    for (int32_t i = 0; i < s->n; i++) {
-        fresh[i] = models_find(m, s->names[i]) ? NULL : calloc(1, sizeof **fresh);
-        if (!models_find(m, s->names[i]) && !fresh[i]) return -ENOMEM;
+/* The names in the set's order, each there or made. NULL without memory. */
+static served **names_of(const models *m, const model_set *s) {
+    served **all = calloc((size_t)(m->n_all + s->n), sizeof *all);
+    for (int32_t i = 0; all && i < s->n; i++) {
+        all[i] = find(m, s->names[i], m->n_all);
+        if (!all[i] && (all[i] = calloc(1, sizeof **all)) != NULL)
+            memcpy(all[i]->name, s->names[i], sizeof all[i]->name);
+        if (all[i]) continue;
+        while (i-- > 0)
+            if (!find(m, s->names[i], m->n_all)) free(all[i]);
+        free(all);
+        return NULL;
     }
-    return 0;
+    return all;
+}
+
+static bool among(served *const *all, int32_t n, const served *of) {
+    for (int32_t i = 0; i < n; i++)
+        if (all[i] == of) return true;
+    return false;
+}
+
+static void replace(served *of, generation *g, model_set *s) {
+    if (of->current) s->left[s->n_left++] = of->current;
+    of->current = g;
+    if (!g) return;
+    g->of = of;
+    g->number = ++of->generations;
 }
 
 int models_adopt(models *m, model_set *s) {
-    served **fresh = calloc((size_t)s->n, sizeof(served *));
-    int error = fresh ? reserve(m, s, fresh) : -ENOMEM;
-    for (int32_t i = 0; i < s->n && !error; i++) {
-        served *of = fresh[i] ? fresh[i] : models_find(m, s->names[i]);
-        if (fresh[i]) {
-            memcpy(of->name, s->names[i], sizeof of->name);
-            m->names[m->n++] = of;
-            fresh[i] = NULL;
-        }
-        generation_unref(of->current);
-        of->current = generation_ref(s->made[i]);
-        of->current->of = of;
-        of->current->number = ++of->generations;
+    generation **left = calloc((size_t)m->n + 1, sizeof(generation *));
+    served **all = left ? names_of(m, s) : NULL;
+    if (!all) {
+        free(left);
+        return -ENOMEM;
     }
-    for (int32_t i = 0; fresh && i < s->n; i++) free(fresh[i]);
-    free(fresh);
-    return error;
+    s->left = left;
+    int32_t n_all = s->n;
+    for (int32_t i = 0; i < s->n; i++) {
+        if (s->made[i]) replace(all[i], generation_ref(s->made[i]), s);
+    }
+    for (int32_t i = 0; i < m->n_all; i++) {
+        served *of = m->all[i];
+        if (among(all, s->n, of)) continue;
+        replace(of, NULL, s);
+        all[n_all++] = of;
+    }
+    free(m->all);
+    m->all = all;
+    m->n_all = n_all;
+    m->n = s->n;
+    return 0;
 }
 
 static json_t *describe(const served *of) {
@@ -203,6 +258,6 @@ static json_t *describe(const served *of) {
 
 json_t *models_describe(const models *m) {
     json_t *all = json_array();
-    for (int32_t i = 0; all && i < m->n; i++) json_array_append_new(all, describe(m->names[i]));
+    for (int32_t i = 0; all && i < m->n; i++) json_array_append_new(all, describe(m->all[i]));
     return all;
 }

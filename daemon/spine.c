@@ -97,6 +97,7 @@ static int open_engines(spine *s, nct_why *why) {
         .done = {publisher_push, &s->publisher},
         .copied_in = {frames_copied_in, &s->frames},
         .layer_of = generation_layer,
+        .model_of = generation_model,
         .bind = streams_bind,
         .failed = s->engine_failed,
         .failed_ctx = s->engine_failed_ctx,
@@ -189,6 +190,7 @@ int spine_open(spine *s, uv_loop_t *loop, const config *cfg, nct_why *why) {
         .frames = &s->frames,
         .counts = &s->counts,
         .held = &s->answers.held,
+        .meters = &s->meters,
         .backend = engine_name(s->engines[0]),
         .precision = precision_name(s->chosen.precision),
         .engines = s->engines,
@@ -220,17 +222,17 @@ void spine_target(const spine *s, models_target *ret) {
     static const char *const variants[] = {
         [VARIANT_AVX512] = "avx512", [VARIANT_AVX2] = "avx2", [VARIANT_PORTABLE] = "portable"};
     int v = s->cfg->engine.cpu_variant;
-    *ret = (models_target){
-        .precision = s->chosen.precision, .force = v == VARIANT_AUTO ? NULL : variants[v]};
+    *ret = (models_target){.precision = s->chosen.precision, .force = v == VARIANT_AUTO ? NULL : variants[v]};
 #ifdef NCT_CUDA
     for (int32_t i = 0; s->chosen.cuda && i < s->chosen.n_devices; i++) {
+        if (i < s->n_engines && engine_device(s->engines[i]) != i) continue; /* it went over to the CPU */
         ret->check[ret->n_devices] = model_check_cuda;
         ret->devices[ret->n_devices++] = i;
     }
 #endif
-    if (s->chosen.cuda && s->cfg->engine.on_gpu_error != GPU_ERROR_CPU) return;
-    ret->check[ret->n_devices] = model_check_cpu;
-    ret->devices[ret->n_devices++] = -1;
+    bool on_cpu = !s->chosen.cuda || s->cfg->engine.on_gpu_error == GPU_ERROR_CPU;
+    for (int32_t i = 0; i < s->n_engines; i++) on_cpu |= engine_device(s->engines[i]) < 0;
+    if (on_cpu) models_target_cpu(ret);
 }
 
 int spine_take_over(spine *s, engine *e, nct_why *why) {
@@ -243,24 +245,6 @@ int spine_take_over(spine *s, engine *e, nct_why *why) {
     if (!strcmp(s->facts.backend, "cpu")) s->facts.precision = precision_name(NCT_PREC_F32);
     s->facts.n_threads = engine_workers(s->engines[0]);
     welcome_learn(&s->facts);
-    return 0;
-}
-
-static int reserve(engine *e, const generation *g, nct_why *why) {
-    return engine_reserve(e, generation_layer(g, engine_device(e)), generation_params(g), why);
-}
-
-int spine_ready(spine *s, model_set *set, nct_why *why) {
-    for (int32_t i = 0; i < set->n; i++)
-        for (int32_t e = 0; e < s->n_engines; e++) {
-            generation *g = set->made[i];
-            int error = reserve(s->engines[e], g, why);
-            if (error) return error;
-        }
-    int error = models_adopt(s->models, set);
-    if (error) return say(why, error, "");
-    welcome_learn(&s->facts);
-    ingest_ready(&s->ingest);
     return 0;
 }
 

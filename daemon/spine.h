@@ -78,11 +78,12 @@ typedef struct spine {
  * a negative errno with a sentence and everything undone. Either way the spine's memory outlives the loop: handles
  * that are not closed yet are the caller's to close with the loop (uv_walk). */
 int spine_open(spine *s, uv_loop_t *loop, const config *cfg, nct_why *why);
-/* Where models are to be loaded for. */
+/* Where models are to be loaded for: the devices of the engines, and the CPU where it takes over. */
 void spine_target(const spine *s, models_target *ret);
-/* The models are loaded: workspaces are reserved, they are served, and the HELLOs that waited are answered. Takes
- * nothing on failure. */
-int spine_ready(spine *s, model_set *set, nct_why *why);
+/* The models are loaded: workspaces are reserved, and they are served; at a reload (next not NULL) the keys of `next`
+ * hold, too. Queues of generations that were replaced are due, streams that cannot go on are closed with a reason. Or the
+ * reason why not, and nothing changed. now is s->cfg. */
+int spine_swap(spine *s, config *now, config *next, model_set *set, nct_why *why);
 /* The CPU takes a failed engine's place, WELCOME says so; or the reason why not. Only from engine_failed. */
 int spine_take_over(spine *s, engine *e, nct_why *why);
 /* Nothing of a client's is with us any more: no frame, no held answer. */

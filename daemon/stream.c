@@ -3,8 +3,10 @@
 #include "stream.h"
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "names.h"
 
 int streams_init(
@@ -22,6 +24,7 @@ static void unref(stream *s) {
     if (--s->refs) return;
     assert(!s->owner && !s->in_flight);
     json_decref(s->facts);
+    free(s->close_why);
     free(s);
 }
 
@@ -100,7 +103,7 @@ int streams_open(streams *t, session *s, served *of, const char *name, uint64_t 
 
 static void close_if_idle(streams *t, stream *s) {
     if (!s->closing || s->in_flight || !s->owner) return;
-    t->closed.fn(t->closed.ctx, s, 0, "");
+    t->closed.fn(t->closed.ctx, s, s->close_status, s->close_why ? s->close_why : "");
     end(t, s);
 }
 
@@ -109,6 +112,28 @@ void streams_close(streams *t, stream *s, uint64_t request_id) {
     s->closing = true;
     s->close_request = request_id;
     close_if_idle(t, s);
+}
+
+void streams_drop(streams *t, stream *s, int status, const char *sentence) {
+    if (s->closing) return;
+    s->close_status = status;
+    s->close_why = strdup(sentence); /* without memory: the status alone */
+    streams_close(t, s, 0);
+}
+
+int stream_facts_fit(const json_t *facts, const served *of, char *why, size_t size) {
+    const json_t *v = json_object_get(facts, "sample_rate");
+    double rate = json_number_value(v), want = of->current->m->sample_rate;
+    if (!v) return 0;
+    if (!json_is_number(v) || !(rate > 0) || !isfinite(rate)) {
+        snprintf(why, size, "\"sample_rate\" is a number of Hz above 0");
+        return -EINVAL;
+    }
+    if (want > 0 && fabs(rate - want) > 1e-6 * want) {
+        snprintf(why, size, "sample_rate is %g Hz, and model %s is for %g Hz", rate, of->name, want);
+        return -EINVAL;
+    }
+    return 0;
 }
 
 void streams_end_session(streams *t, session *s) {

@@ -25,12 +25,14 @@ typedef struct stream {
     size_t topic_bytes;
     int32_t refs;
     uint32_t epoch, in_flight;
-    bool named;                  /* reachable by its name */
-    bool seen, published;        /* a frame was admitted / given to PUB */
-    uint64_t seq, published_seq; /* its highest */
+    bool named;                           /* reachable by its name */
+    bool seen, published;                 /* a frame was admitted / given to PUB */
+    uint64_t seq, published_seq;          /* its highest */
     uint64_t n_frames, n_gaps, n_missing; /* admitted; how often seqs were missing before one, and how many */
-    bool closing;                /* CLOSED is due when in_flight is 0 */
-    uint64_t close_request;      /* the request it answers */
+    bool closing;                         /* CLOSED is due when in_flight is 0 */
+    uint64_t close_request;               /* the request it answers; 0: none asked */
+    int close_status;                     /* of that CLOSED, */
+    char *close_why;                      /* and its sentence; NULL: none */
     uint64_t t_used_ns;
 } stream;
 
@@ -60,11 +62,16 @@ int streams_check(
 int streams_open(streams *t, session *s, served *of, const char *name, uint64_t now_ns, stream **ret);
 /* CLOSE: `closed` is called now or when its last frame has its answer. */
 void streams_close(streams *t, stream *s, uint64_t request_id);
+/* The daemon's own CLOSE, with this status and sentence. One that closes already goes on as it is. */
+void streams_drop(streams *t, stream *s, int status, const char *sentence);
 void streams_end_session(streams *t, session *s);
 /* Ends those without a frame for idle_s, with CLOSED. */
 void streams_expire(streams *t, sessions *ss, uint64_t now_ns, uint32_t idle_s);
 
 void streams_push(void *ctx, frame *f);         /* frame_sink: f->stream is set and counted */
 void streams_bind(stream *s, struct engine *e); /* engine_setup.bind */
+/* A stream may say its rate: 0, or -EINVAL with a sentence when it is no number above 0, or not the model's, if that has
+ * one. facts may be NULL. */
+int stream_facts_fit(const json_t *facts, const served *of, char *why, size_t size);
 void stream_frame_ended(streams *t, stream *s); /* the frame table's; gives the frame's reference back */
 #endif

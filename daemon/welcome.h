@@ -1,5 +1,5 @@
 /* welcome.h: WELCOME's JSON, for people and programs: version, limits, what computes, every model with its parameters
- * and digest, open streams with their facts, the ledger. Loop thread. */
+ * and digest, open streams with their facts, what became of reloads, the ledger. Loop thread. */
 #ifndef NCTD_WELCOME_H
 #define NCTD_WELCOME_H
 #include "config.h"
@@ -17,11 +17,12 @@ typedef struct welcome {
     sessions *ss;
     frames *frames;
     const ledger *counts;
-    const uint32_t *held;            /* the answers' count */
-    const char *backend, *precision; /* "cpu", "f32" */
+    const struct meters *meters;
+    const uint32_t *held;                   /* the answers' count */
+    const char *backend, *precision;        /* "cpu", "f32" */
     char variant[32], device[64], plan[48]; /* plan: of the first model */
     struct engine **engines;                /* [n_engines] */
-    int32_t n_engines, n_threads; /* threads of one engine */
+    int32_t n_engines, n_threads;           /* threads of one engine */
     uint64_t t_start_ns;
 } welcome;
 
