@@ -1,5 +1,5 @@
 /* engine_cuda_find.c: see engine_cuda_find.h. Called by choose.c before there are threads. The child calls CUDA and
- * writes one answer to a pipe; the parent waits, reads and explains. */
+ * writes one answer to a pipe; the parent waits, reads and explains, and runs a kernel of ours on each device. */
 #include "engine_cuda_find.h"
 #include <errno.h>
 #include <poll.h>
@@ -17,35 +17,10 @@ enum { ANSWER_MS = 30000, PAUSE_MS = 250 }; /* a driver may take seconds to wake
 
 typedef struct {
     cudaError_t error;
-    int layer_error, device; /* of the kernel that was tried */
     gpu_list list;
-    nct_why why;
 } answer;
 
 /* ---- the child ---- */
-/* A layer is packed by a kernel: no code for the card, and the like, show here and not at the first frame. */
-static int try_kernel(int32_t device, nct_why *why) {
-    static const float weight[2 * 2 * 3];
-    nct_params p = {.in_channels = 2,
-        .out_channels = 2,
-        .kernel_size = 3,
-        .stride = 1,
-        .dilation = 1,
-        .groups = 1,
-        .num_groups = 1,
-        .eps = 1e-5};
-    nct_weights w = {.weight = {weight, NCT_F32, 0}};
-    nct_where at = {.device = device, .precision = NCT_PREC_F32};
-    nct_layer *l;
-    int error = nct_layer_new(&l, &p, &w, &at, NULL, why);
-    if (error) return error;
-    cudaError_t err = CU(cudaSetDevice, device);
-    if (!err) err = CU(cudaDeviceSynchronize);
-    if (!err) return 0;
-    snprintf(why->text, sizeof why->text, "a first kernel: error %d, %s", (int)err, cudaGetErrorString(err));
-    return -EIO;
-}
-
 static void ask(answer *a) {
     int n = 0;
     a->error = CU(cudaGetDeviceCount, &n);
@@ -57,9 +32,6 @@ static void ask(answer *a) {
         a->list.at[i].cc = prop.major * 10 + prop.minor;
         a->list.at[i].bytes = prop.totalGlobalMem;
         a->list.n = i + 1;
-        a->device = i;
-        a->layer_error = try_kernel(i, &a->why);
-        if (a->layer_error) return;
     }
 }
 
@@ -138,10 +110,42 @@ static int judge(const answer *a, bool *ret_again, nct_why *why) {
         explain(a->error ? a->error : cudaErrorNoDevice, why);
         return -ENODEV;
     }
-    if (!a->layer_error) return 0;
-    snprintf(why->text, sizeof why->text, "GPU %d (%s, sm_%d) cannot run this nctd's kernels: %.300s", a->device,
-        a->list.at[a->device].name, a->list.at[a->device].cc, a->why.text);
-    return -ENODEV;
+    return 0;
+}
+
+/* A layer is packed by a kernel: no code for the card, and the like, show here and not at the first frame. */
+static int try_kernel(int32_t device, nct_why *why) {
+    static const float weight[2 * 2 * 3];
+    nct_params p = {.in_channels = 2,
+        .out_channels = 2,
+        .kernel_size = 3,
+        .stride = 1,
+        .dilation = 1,
+        .groups = 1,
+        .num_groups = 1,
+        .eps = 1e-5};
+    nct_weights w = {.weight = {weight, NCT_F32, 0}};
+    nct_where at = {.device = device, .precision = NCT_PREC_F32};
+    nct_layer *l;
+    int error = nct_layer_new(&l, &p, &w, &at, NULL, why);
+    if (error) return error;
+    cudaError_t err = CU(cudaSetDevice, device);
+    if (!err) err = CU(cudaDeviceSynchronize);
+    nct_layer_free(l);
+    if (!err) return 0;
+    snprintf(why->text, sizeof why->text, "a first kernel: error %d, %s", (int)err, cudaGetErrorString(err));
+    return -EIO;
+}
+
+static int try_kernels(const gpu_list *list, nct_why *why) {
+    nct_why inner = {""};
+    for (int32_t i = 0; i < list->n; i++) {
+        if (!try_kernel(i, &inner)) continue;
+        snprintf(why->text, sizeof why->text, "GPU %d (%s, sm_%d) cannot run this nctd's kernels: %.300s", i,
+            list->at[i].name, list->at[i].cc, inner.text);
+        return -ENODEV;
+    }
+    return 0;
 }
 
 int gpus_find(gpu_list *ret, uint32_t wait_ms, nct_why *why) {
@@ -156,6 +160,7 @@ int gpus_find(gpu_list *ret, uint32_t wait_ms, nct_why *why) {
             snprintf(why->text, sizeof why->text, "asking the NVIDIA driver ended a process: %s", strerror(-error));
         else
             error = judge(&a, &again, why);
+        if (!error) error = try_kernels(&a.list, why);
         if (!error) *ret = a.list;
         if (!error || !again || now_ms() + PAUSE_MS > end) return error;
         if (!said) log_warning("waiting up to %u ms for a GPU (%.300s)", wait_ms, why->text);

@@ -12,8 +12,8 @@ typedef struct {
     } at[GPUS_MAX];
 } gpu_list;
 
-/* Asks the driver, and runs one kernel of ours on each device, in a child process: a driver that hangs, aborts or was
- * not ready when first asked leaves no trace in this one. Tries again for wait_ms while the answer may still change.
+/* Asks the driver in a child process, so that one that hangs, aborts or was not ready when first asked leaves no trace in
+ * this one; then runs one kernel of ours on each device. Tries again for wait_ms while the answer may still change.
  * -ENODEV with the reason and what to do; -ETIMEDOUT the driver does not answer. Single-threaded process. */
 int gpus_find(gpu_list *ret, uint32_t wait_ms, nct_why *why);
 #endif

@@ -60,7 +60,7 @@ static double duplex_s(void) {
     if (cudaHostAlloc(&in, IN_BYTES, 0) || cudaHostAlloc(&out, OUT_BYTES, 0) || cudaMalloc(&in_dev, IN_BYTES) ||
         cudaMalloc(&out_dev, OUT_BYTES) || cudaStreamCreate(&s[0]) || cudaStreamCreate(&s[1]))
         die("no memory for the plain copies");
-    double begin = 0;
+    double begin = now_s();
     int n = 0;
     for (int i = -20; i < 0 || now_s() - begin < seconds / 2 || i % 20; i++) {
         if (i == 0) cudaDeviceSynchronize(), begin = now_s();
@@ -180,7 +180,7 @@ static void fill_slots(bench *b, batch *kept[]) {
     for (int i = 0; i < N * b->e->n_slots; i++) push_frame(b, i);
     for (int i = 0; i < b->e->n_slots; i++) {
         slot *s = &b->e->slots[i];
-        size_t budget = SIZE_MAX;
+        size_t budget = 1 << 30;
         s->b = kept[i] = batch_next(b->e, false, uv_hrtime(), s);
         if (!s->b || s->b->n_frames != N || fill_begin(s, &why) || !fill_step(s, &budget)) die("filling a slot");
         fill_place(s);
@@ -209,7 +209,7 @@ static double device_only(bench *b, bool timeline) {
     int n_slots = b->e->n_slots, n = 0, at = 0;
     fill_slots(b, kept);
     cudaEventCreate(&base);
-    double begin = 0, took;
+    double begin = now_s(), took;
     for (int i = -4 * n_slots; i < 0 || now_s() - begin < seconds / 2; i++) {
         slot *s = &b->e->slots[(i + 4 * n_slots) % n_slots];
         wait_slot(s);

@@ -2,6 +2,7 @@
 NCTD_FAULTS one that was built with FAULTS=1 (daemon/gpu_fault.h), without which the faults are skipped."""
 import concurrent.futures
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -20,6 +21,7 @@ spec = importlib.util.spec_from_file_location("daemon_stories", os.path.join(E2E
 stories = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(stories)
 FAULTS = os.environ.get("NCTD_FAULTS")
+SECONDS = float(os.environ.get("NCT_FAULT_SECONDS", "0"))  # 0: the whole plan, else what fits
 WORKERS = int(os.environ.get("NCT_WORKERS", "8"))
 faults = pytest.mark.skipif(not FAULTS, reason="NCTD_FAULTS names no daemon built with FAULTS=1")
 FRAMES, CLIENTS = 40, 3
@@ -243,9 +245,15 @@ def want(tmp_path_factory):
     return y
 
 
-def many(tmp_path, want, plan):
+def many(tmp_path, want, plan, seconds=3600):
+    """Every story of the plan that can begin within `seconds`, WORKERS at a time. -> how many ended how"""
+    end = time.monotonic() + seconds
+
+    def one(i, job):
+        return story(tmp_path / f"f{i}", *job, want) if time.monotonic() < end else "left out"
+
     with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
-        jobs = {pool.submit(story, tmp_path / f"f{i}", *job, want): job for i, job in enumerate(plan)}
+        jobs = {pool.submit(one, i, job): job for i, job in enumerate(plan)}
         failed, seen = [], {}
         for job in concurrent.futures.as_completed(jobs):
             try:
@@ -254,6 +262,10 @@ def many(tmp_path, want, plan):
             except Exception as error:  # every fault is tried, then all failures are shown
                 failed.append(f"{jobs[job]}: {error!r}"[:600])
     print(seen)
+    if os.environ.get("NCT_FAULT_RESULT"):
+        with open(os.environ["NCT_FAULT_RESULT"], "a") as f:
+            json.dump({"bench": "gpu-faults", "stories": seen, "failed": len(failed), "first": plan[0]}, f)
+            f.write("\n")
     assert not failed, "\n".join(failed)
     return seen
 
@@ -264,8 +276,10 @@ def test_every_call_fails_once(tmp_path, want):
     plan = [(f"call={k}", "exit") for k in calls]
     plan += [(f"call={k}", "cpu") for k in calls if k % 4 == 1]
     plan += [(f"from={k}", "exit") for k in calls if k % 10 == 3]
-    seen = many(tmp_path, want, plan)
-    assert seen.get("exit hit", 0) > len(calls) // 2 and seen.get("cpu hit", 0) > len(calls) // 8, seen
+    plan.sort(key=lambda job: hash(job[0]) % 97 if SECONDS else 0)
+    seen = many(tmp_path, want, plan, SECONDS or 3600)
+    assert seen.get("exit none", 0) + seen.get("cpu none", 0) < len(plan) // 4, seen  # a batch more or less
+    assert SECONDS or "left out" not in seen
 
 
 @faults
