@@ -55,6 +55,21 @@ static void show_ledger(const char *name, const json_t *ledger) {
     free(text);
 }
 
+static double grown(const bench *b, const char *key) {
+    return json_number_value(json_object_get(b->ledger_after, key)) -
+           json_number_value(json_object_get(b->ledger_before, key));
+}
+
+/* Of the daemon while the bench ran, other clients' frames included. */
+static void show_batches(const bench *b) {
+    double batches = grown(b, "batches");
+    if (!(batches > 0)) return;
+    printf("%.0f batches of %.2f frames; closed because the engine was idle %.0f, full %.0f, at max_delay %.0f, "
+           "flushed %.0f\n",
+        batches, grown(b, "batch_frames") / batches, grown(b, "batch_idle"), grown(b, "batch_full"),
+        grown(b, "batch_deadline"), grown(b, "batch_flush"));
+}
+
 void bench_report(const bench *b) {
     if (b->o.json) {
         report_json(b);
@@ -77,6 +92,7 @@ void bench_report(const bench *b) {
     if (hist_quantile(&b->lag, 0.99) > 1000000)
         printf("  this program was late by more than 1 ms for 1 %% of the frames: part of the latency is its own\n");
     putchar('\n');
+    show_batches(b);
     show_ledger("ledger before", b->ledger_before);
-    show_ledger("ledger", b->ledger_after);
+    show_ledger("ledger after", b->ledger_after);
 }

@@ -140,23 +140,35 @@ const served_model *served_find(const served *s, const char *name, nct_why *why)
     return NULL;
 }
 
-static void add_counts(FILE *to, const json_t *object) {
+static int all_zero(const json_t *value) {
+    const char *key;
+    json_t *inner;
+    if (!json_is_object(value)) return json_number_value(value) == 0;
+    json_object_foreach((json_t *)value, key, inner) {
+        if (!all_zero(inner)) return 0;
+    }
+    return 1;
+}
+
+/* The rows of the identity (received to in_flight) always, the others where they are not 0: what happened, not what might. */
+static void add_counts(FILE *to, const json_t *object, int identity) {
     const char *key;
     json_t *value;
     int first = 1;
     json_object_foreach((json_t *)object, key, value) {
-        if (json_is_object(value) && !json_object_size(value)) continue;
+        if (!identity && all_zero(value)) continue;
         fprintf(to, "%s%s ", first ? "" : ", ", key);
         first = 0;
         if (json_is_object(value)) {
             fputc('(', to);
-            add_counts(to, value);
+            add_counts(to, value, 0);
             fputc(')', to);
         } else if (json_is_integer(value)) {
             fprintf(to, "%lld", (long long)json_integer_value(value));
         } else {
             fprintf(to, "%g", json_number_value(value));
         }
+        if (identity && !strcmp(key, "in_flight")) identity = 0;
     }
 }
 
@@ -165,7 +177,7 @@ char *served_ledger_text(const json_t *ledger) {
     size_t len = 0;
     FILE *to = open_memstream(&text, &len);
     if (!to) return NULL;
-    add_counts(to, ledger);
+    add_counts(to, ledger, 1);
     fclose(to);
     return text;
 }

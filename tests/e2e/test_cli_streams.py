@@ -137,7 +137,7 @@ def test_bench_counts(daemon, poisson):
     assert 0 < h["p50_us"] <= h["p99_us"] <= h["p999_us"] <= h["max_us"] * 1.01
     assert h["n"] == j["from_real_send"]["n"] and h["n"] < j["ok"]
     text = ok(nct("bench", "--connect", daemon.ingest, "--seconds", "0.3", "--warmup", "0")).stdout.decode()
-    for word in ("p99.9", "this program's own lag", "ledger: received", "constant"):
+    for word in ("p99.9", "this program's own lag", "ledger after: received", "batches of", "constant"):
         assert word in text
 
 
