@@ -53,10 +53,18 @@ const char *http_bound(const http *h) {
 
 static void on_timeout(uv_timer_t *t);
 
-/* One round of the library, then its own next timeout: only open connections have one. */
+static bool full(const http *h) {
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_CURRENT_CONNECTIONS);
+    return info && info->num_connections >= HTTP_CONNECTIONS_MAX;
+}
+
+/* One round of the library, then its own next timeout: only open connections have one. When it had stopped accepting,
+ * it takes that up again in the round after the one that made room. */
 static void run(http *h) {
     MHD_UNSIGNED_LONG_LONG ms;
+    bool was_full = full(h);
     MHD_run(h->daemon);
+    if (was_full && !full(h)) MHD_run(h->daemon);
     if (MHD_get_timeout(h->daemon, &ms) == MHD_YES)
         uv_timer_start(h->timeout, on_timeout, ms, 0);
     else
