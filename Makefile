@@ -200,7 +200,8 @@ $(addprefix fuzz-,$(FUZZ)): fuzz-%: $(BUILD)/fuzz/%
 # ---- what must be installed (Debian 12 names) ------------------------------------------------------------------------
 DEPS_build := gcc g++ make pkg-config libuv1-dev libzmq3-dev libjansson-dev libsodium-dev libmicrohttpd-dev libsndfile1-dev libpng-dev
 DEPS_demo  := espeak-ng python3
-DEPS_test  := libcmocka-dev python3-pytest python3-numpy python3-zmq python3-torch python3-soundfile clang libclang-rt-14-dev procps
+DEPS_test  := libcmocka-dev python3-pytest python3-numpy python3-zmq python3-torch python3-soundfile clang libclang-rt-14-dev procps \
+	locales prometheus chromium chromium-driver python3-selenium
 DEPS_lint  := clang-format clang-tidy git
 DEPS_bench := libdnnl-dev
 DEPS       ?= $(DEPS_build) $(DEPS_demo) $(DEPS_test) $(DEPS_lint) $(DEPS_bench)

@@ -15,7 +15,7 @@ typedef struct {
     bool seconds;                               /* values are ns and the sum is written in seconds */
 } histogram_shape;
 
-/* 50 us to 10 s in steps of 1, 2.5, 5; and 1, 2, 4 ... 4096. */
+/* 10 us to 10 s in steps of 1, 2.5, 5; and 1, 2, 4 ... 4096. */
 extern const histogram_shape histogram_latency, histogram_sizes;
 
 typedef struct {

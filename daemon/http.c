@@ -27,7 +27,7 @@ typedef struct viewer {
 
 struct http {
     http_setup setup;
-    char bound[80];
+    char bound[80], *hosts;
     struct MHD_Daemon *daemon;
     viewer *viewers;
     uint32_t n_viewers;
@@ -165,7 +165,7 @@ static bool may_ask(
     MHD_get_connection_values(c, MHD_HEADER_KIND, find_host, &host);
     if (host.n > 1 || (!host.n && strcmp(version, MHD_HTTP_VERSION_1_0)))
         sentence(ret, 400, "a request names one Host\n");
-    else if (host.n && !http_host_known(host.value, h->bound, h->setup.hosts))
+    else if (host.n && !http_host_known(host.value, h->bound, h->hosts))
         sentence(ret, 421, "this nctd does not go by that host name (http.hosts)\n");
     else if (strcmp(method, "GET") && strcmp(method, "HEAD"))
         sentence(ret, 405, "GET and HEAD only\n");
@@ -265,7 +265,8 @@ int http_new(http **ret, const http_setup *setup, nct_why *why) {
     h->poll = malloc(sizeof *h->poll);
     h->timeout = malloc(sizeof *h->timeout);
     h->tick = malloc(sizeof *h->tick);
-    if (!h->poll || !h->timeout || !h->tick) goto fail_daemon;
+    h->hosts = strdup(setup->hosts); /* a reload may end the configuration it is of */
+    if (!h->hosts || !h->poll || !h->timeout || !h->tick) goto fail_daemon;
     h->daemon = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
         on_request, h, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
         MHD_OPTION_CONNECTION_LIMIT, HTTP_CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT, HTTP_IDLE_S,
@@ -288,6 +289,7 @@ fail_daemon:
     free(h->poll);
     free(h->timeout);
     free(h->tick);
+    free(h->hosts);
     free(h);
     return error;
 }
@@ -300,5 +302,6 @@ void http_free(http *h) {
     MHD_stop_daemon(h->daemon);
     uv_close((uv_handle_t *)h->timeout, on_closed);
     uv_close((uv_handle_t *)h->tick, on_closed);
+    free(h->hosts);
     free(h);
 }

@@ -26,13 +26,12 @@ void meters_batch(meters *m, const batch *b) {
     const frame *first = b->frames[0];
     served *of = b->model->of;
     uint64_t n = (uint64_t)b->n_frames, compute_ns = since(first->t_launch_ns, first->t_done_ns);
-    uint64_t taken_ns = b->t_take_ns ? b->t_take_ns : first->t_launch_ns;
     histogram_add(&m->batch_frames, n, 1);
-    histogram_add(&m->copy, since(taken_ns, first->t_launch_ns), n);
+    histogram_add(&m->copy, since(b->t_take_ns, first->t_launch_ns), n);
     histogram_add(&m->compute, compute_ns, n);
     of->compute_ns += compute_ns * n;
     for (int32_t i = 0; i < b->n_frames; i++) {
-        uint64_t queue_ns = since(b->frames[i]->t_read_ns, taken_ns);
+        uint64_t queue_ns = since(b->frames[i]->t_read_ns, b->t_take_ns);
         histogram_add(&m->queue, queue_ns, 1);
         of->queue_ns += queue_ns;
     }
