@@ -204,6 +204,8 @@ DEPS_test  := libcmocka-dev python3-pytest python3-numpy python3-zmq python3-tor
 	locales prometheus chromium chromium-driver python3-selenium
 DEPS_lint  := clang-format clang-tidy git
 DEPS_bench := libdnnl-dev
+DEPS_deb   := debhelper dpkg-dev fakeroot lintian git
+DEPS_systemd := debootstrap systemd-container systemd
 DEPS       ?= $(DEPS_build) $(DEPS_demo) $(DEPS_test) $(DEPS_lint) $(DEPS_bench)
 
 deps: ## install what is missing of the packages that building, testing and benches need
@@ -239,10 +241,10 @@ $(BUILD)/tidy/%.ok: % .clang-tidy
 	  $(CFLAGS_daemon) $(CFLAGS_cli) $(if $(findstring _avx512,$<),-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c,$(if $(findstring _avx2,$<),-mavx2 -mfma -mf16c)) >$@.log 2>&1 || { cat $@.log; exit 1; }
 	@touch $@
 
-generated: all ## write the files that are made from the tables
-	$(Q)$(BUILD)/nctd --print-conf > conf/nctd.conf
+generated: all ## write the files that are made from the tables: nctd.conf, nctd@.service, man pages, completion
+	$(Q)$(PYTHON) conf/manual.py $(BUILD) .
 check-generated: all
-	@$(BUILD)/nctd --print-conf | diff -u conf/nctd.conf - || { echo "conf/nctd.conf differs from daemon/config.def: make generated"; exit 1; }
+	@$(PYTHON) conf/manual.py $(BUILD) --check
 
 # ---- the CPU layer's bench (oneDNN is linked into this alone) --------------------------------------------------------
 BENCH_SO := $(BUILD)/bench/libbench_layer.so
@@ -274,19 +276,47 @@ soak: $(BUILD)/nctd $(BUILD)/bench/soak ## SOAK_SECONDS at saturation: memory fl
 	$(BUILD)/bench/soak $(BUILD)/nctd --seconds $(SOAK_SECONDS) --json tests/bench/results/soak.json
 
 # ---- installing ------------------------------------------------------------------------------------------------------
-libdir ?= $(PREFIX)/lib
-install: all ## into DESTDIR/PREFIX
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(PREFIX)/include
-	install -m755 $(BUILD)/nct $(DESTDIR)$(PREFIX)/bin/
-	install -m755 $(BUILD)/nctd $(DESTDIR)$(PREFIX)/sbin/
-	install -m644 $(SO_layer) $(SO_client) $(DESTDIR)$(libdir)/
-	ln -sf libnct_layer.so.0 $(DESTDIR)$(libdir)/libnct_layer.so
-	ln -sf libnct.so.0 $(DESTDIR)$(libdir)/libnct.so
-	install -m644 client/nct.h kernels/nct_layer.h $(DESTDIR)$(PREFIX)/include/
-	for f in client/nct.pc.in kernels/nct_layer.pc.in; do \
-	  sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(libdir)|; s|@VERSION@|$(VERSION)|' $$f > $(DESTDIR)$(libdir)/pkgconfig/$$(basename $$f .in); done
-	install -d $(DESTDIR)/etc/nctd
-	[ -e $(DESTDIR)/etc/nctd/nctd.conf ] || install -m644 conf/nctd.conf $(DESTDIR)/etc/nctd/nctd.conf
+# DESTDIR stands before every path; PREFIX is where the files will be found. /etc is never below PREFIX, and a
+# configuration that is there is kept. Afterwards: systemd-sysusers, systemd-tmpfiles --create, systemctl daemon-reload.
+libdir     ?= $(PREFIX)/lib
+sysconfdir ?= /etc
+unitdir    ?= $(PREFIX)/lib/systemd/system
+into = $(DESTDIR)$(PREFIX)
+install: all ## into DESTDIR/PREFIX: programs, libraries, headers, units, man pages, completion; keeps /etc/nctd/nctd.conf
+	$(call say,INSTALL,'$(into)')
+	$(Q)install -d $(into)/bin $(into)/sbin $(into)/include $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(sysconfdir)/nctd/conf.d \
+	  $(DESTDIR)$(unitdir) $(into)/lib/sysusers.d $(into)/lib/tmpfiles.d $(into)/share/bash-completion/completions \
+	  $(into)/share/doc/nctd/examples $(foreach n,1 3 5 8,$(into)/share/man/man$(n))
+	$(Q)install -m755 $(BUILD)/nct $(into)/bin/
+	$(Q)install -m755 $(BUILD)/nctd $(into)/sbin/
+	$(Q)for so in $(SO_layer) $(SO_client); do n=$$(basename $$so .0); \
+	  install -m644 $$so $(DESTDIR)$(libdir)/$$n.$(VERSION) && ln -sf $$n.$(VERSION) $(DESTDIR)$(libdir)/$$n.0 && \
+	  ln -sf $$n.0 $(DESTDIR)$(libdir)/$$n || exit 1; done
+	$(Q)install -m644 client/nct.h kernels/nct_layer.h $(into)/include/
+	$(Q)for f in client/nct.pc.in kernels/nct_layer.pc.in; do \
+	  sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(libdir)|; s|@VERSION@|$(VERSION)|' $$f >$(DESTDIR)$(libdir)/pkgconfig/$$(basename $$f .in) || exit 1; done
+	$(Q)for f in nctd.service nctd@.service; do \
+	  sed 's|/usr/sbin/|$(PREFIX)/sbin/|; s|/etc/nctd/|$(sysconfdir)/nctd/|' conf/$$f >$(DESTDIR)$(unitdir)/$$f || exit 1; done
+	$(Q)install -m644 conf/nctd.sysusers $(into)/lib/sysusers.d/nctd.conf
+	$(Q)install -m644 conf/nctd.tmpfiles $(into)/lib/tmpfiles.d/nctd.conf
+	$(Q)install -m644 conf/nctd-gpu.conf conf/nctd-network.conf $(into)/share/doc/nctd/examples/
+	$(Q)install -m644 client/nct.1 $(into)/share/man/man1/
+	$(Q)install -m644 client/libnct.3 $(into)/share/man/man3/
+	$(Q)install -m644 daemon/nctd.conf.5 $(into)/share/man/man5/
+	$(Q)install -m644 daemon/nctd.8 $(into)/share/man/man8/
+	$(Q)install -m644 conf/nct.bash $(into)/share/bash-completion/completions/nct
+	$(Q)test -e $(DESTDIR)$(sysconfdir)/nctd/nctd.conf || install -m644 conf/nctd.conf $(DESTDIR)$(sysconfdir)/nctd/nctd.conf
+
+# ---- packages --------------------------------------------------------------------------------------------------------
+# Debian wants debian/ at the top: the committed tree is exported, conf/debian put there, and built by debhelper.
+.PHONY: deb test-systemd
+DEB := $(BUILD)/deb
+deb: ## Debian packages of the committed tree, into $(BUILD)/deb
+	@$(MAKE) -s deps DEPS="$(DEPS_build) $(DEPS_deb)"
+	$(Q)CUDA=$(CUDA) VERSION=$(VERSION) conf/deb.sh $(DEB)
+test-systemd: ## the packages in a Debian that boots under systemd-nspawn: install, serve, kill, reload, stop, purge (root)
+	@$(MAKE) -s deps DEPS="$(DEPS_systemd)"
+	$(Q)tests/systemd/run.sh $(DEB) $(BUILD)/systemd
 
 # ---- the GPU layer: tests and bench, on a host with a card and PyTorch for CUDA ---------------------------------------
 GPU_PYTHON ?= python3

@@ -144,6 +144,8 @@ int help_word(int argc, char **argv) {
         completion(stdout);
     } else if (!strcmp(word, "synopsis")) {
         synopsis(stdout);
+    } else if (!strcmp(word, "man")) {
+        help_man(stdout, table);
     } else {
         return unknown(word);
     }

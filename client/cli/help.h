@@ -13,7 +13,9 @@ typedef struct {
 
 void help_init(const cli_command *commands); /* borrowed for the life of the process */
 void help_overview(FILE *to);
-/* `help [COMMAND]`, `--help`, `--version`, `completion bash`, `synopsis`; anything else is a usage error that
+/* The sections SYNOPSIS, COMMANDS and EXIT STATUS of nct(1), as roff. */
+void help_man(FILE *to, const cli_command *commands);
+/* `help [COMMAND]`, `--help`, `--version`, `completion bash`, `synopsis`, `man`; anything else is a usage error that
  * names the nearest command. Returns an exit code. */
 int help_word(int argc, char **argv);
 /* The nearest of `n` words, or NULL when none is near. */
