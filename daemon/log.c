@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 
 static atomic_int least = LOG_INFO;
 static atomic_uint dropped;
+static atomic_bool stopped; /* the reader took nothing in time: nobody waits for it again until it does */
 
 void log_set_level(log_level level) {
     atomic_store(&least, level);
@@ -54,7 +56,11 @@ char *log_escape(const char *text, char *out, unsigned long size) {
 /* One write; a pipe that is full is given FULL_PIPE_MS, so that a reader who stopped cannot stop the loop. */
 static int write_line(const char *line, size_t len) {
     struct pollfd fd = {.fd = STDERR_FILENO, .events = POLLOUT};
-    if (poll(&fd, 1, FULL_PIPE_MS) == 0) return -EAGAIN;
+    if (poll(&fd, 1, atomic_load(&stopped) ? 0 : FULL_PIPE_MS) == 0) {
+        atomic_store(&stopped, true);
+        return -EAGAIN;
+    }
+    atomic_store(&stopped, false);
     while (write(STDERR_FILENO, line, len) < 0)
         if (errno != EINTR) return -errno;
     return 0;

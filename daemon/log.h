@@ -7,7 +7,8 @@ typedef enum { LOG_DEBUG, LOG_INFO, LOG_WARNING, LOG_ERROR } log_level; /* confi
 void log_set_level(log_level level);
 /* Writes "<6>text\n" in one write(2). Control characters, newlines and invalid UTF-8 become \xNN, so an event
  * stays one line whatever a peer or a file name holds; text past 2000 octets is cut with "...". With stderr a
- * full pipe, waits at most 100 ms, then drops the line and says how many were dropped with the next one. */
+ * full pipe, waits at most 100 ms, then drops the line, and without waiting those after it until the pipe has
+ * room again; says how many were dropped with the next one. */
 void log_event(log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 #define log_debug(...)   log_event(LOG_DEBUG, __VA_ARGS__)
 #define log_info(...)    log_event(LOG_INFO, __VA_ARGS__)

@@ -67,6 +67,17 @@ static void a_full_pipe_loses_lines_and_counts_them(void **state) {
     assert_non_null(strstr(out, "lines lost before this one) after\n"));
 }
 
+/* 100 ms for each line would be a quarter of an hour; the alarm ends that. */
+static void a_megabyte_that_nobody_reads_waits_once(void **state) {
+    (void)state;
+    char out[4096];
+    capture();
+    alarm(60);
+    for (int i = 0; i < 10000; i++) log_info("%0100d", i);
+    alarm(0);
+    release(out, sizeof out);
+}
+
 static void invalid_utf8_is_escaped(void **state) {
     (void)state;
     char out[64];
@@ -82,6 +93,7 @@ int main(void) {
         cmocka_unit_test(one_event_is_one_line_with_its_priority),
         cmocka_unit_test(a_long_event_is_cut_and_says_so),
         cmocka_unit_test(a_full_pipe_loses_lines_and_counts_them),
+        cmocka_unit_test(a_megabyte_that_nobody_reads_waits_once),
         cmocka_unit_test(invalid_utf8_is_escaped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
