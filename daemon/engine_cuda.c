@@ -174,8 +174,7 @@ static cudaError_t copy_rows(const slot *s, gpu_slot *g) {
 
 static cudaError_t copy_in(const slot *s, gpu_slot *g) {
     size_t from = (size_t)((unsigned char *)s->table - s->in), bytes = TABLE_BYTES - from + s->x_bytes;
-    cudaError_t err = CU(cudaEventRecord, g->at[AT_BEGIN], g->stream);
-    if (!err) err = CU(cudaMemcpyAsync, g->in + from, s->table, bytes, cudaMemcpyHostToDevice, g->stream);
+    cudaError_t err = CU(cudaMemcpyAsync, g->in + from, s->table, bytes, cudaMemcpyHostToDevice, g->stream);
     return err ? err : CU(cudaEventRecord, g->at[AT_IN], g->stream);
 }
 

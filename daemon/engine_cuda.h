@@ -4,7 +4,7 @@
 #include "cu_call.h"
 #include "engine_own.h"
 
-enum { AT_BEGIN, AT_IN, AT_KERNEL, AT_OUT, AT_DONE, AT_EVENTS }; /* in the order of the stream */
+enum { AT_IN, AT_KERNEL, AT_OUT, AT_DONE, AT_EVENTS }; /* in the order of the stream */
 
 /* A slot's other half. `in` and `out` have the host arenas' sizes and offsets. */
 typedef struct gpu_slot {

@@ -140,7 +140,15 @@ static int try_kernel(int32_t device, nct_why *why) {
 static int try_kernels(const gpu_list *list, nct_why *why) {
     nct_why inner = {""};
     for (int32_t i = 0; i < list->n; i++) {
-        if (!try_kernel(i, &inner)) continue;
+        size_t free_bytes, total;
+        int error = try_kernel(i, &inner);
+        if (!error) continue;
+        if (error == -ENOMEM && !cudaMemGetInfo(&free_bytes, &total)) {
+            snprintf(why->text, sizeof why->text,
+                "GPU %d has %zu of %zu bytes of device memory free, too few for a first kernel: free the GPU", i,
+                free_bytes, total);
+            return error;
+        }
         snprintf(why->text, sizeof why->text, "GPU %d (%s, sm_%d) cannot run this nctd's kernels: %.300s", i,
             list->at[i].name, list->at[i].cc, inner.text);
         return -ENODEV;

@@ -84,6 +84,7 @@ static void on_engine_failed(void *ctx, engine *e, const char *what) {
     daemon_state *d = ctx;
     nct_why why = {""};
     log_error("gpu fault engine=%d: %s", engine_index(e), what);
+    models_lose_device(engine_device(e));
     if (d->cfg->engine.on_gpu_error == GPU_ERROR_CPU) {
         notify_send("STATUS=GPU fault: %s", what);
         if (!spine_take_over(&d->spine, e, &why)) {

@@ -33,9 +33,16 @@ generation *generation_ref(generation *g) {
     return g;
 }
 
+static bool lost[MODELS_DEVICES_MAX]; /* by CUDA ordinal */
+
+void models_lose_device(int32_t device) {
+    if (device >= 0 && device < MODELS_DEVICES_MAX) lost[device] = true;
+}
+
 void generation_unref(generation *g) {
     if (!g || --g->refs) return;
-    for (int32_t i = 0; i < g->n_devices; i++) nct_layer_free(g->layers[i]);
+    for (int32_t i = 0; i < g->n_devices; i++)
+        if (g->devices[i] < 0 || !lost[g->devices[i]]) nct_layer_free(g->layers[i]);
     model_free(g->m);
     free(g);
 }

@@ -42,6 +42,9 @@ typedef struct generation {
 nct_layer *generation_layer(const generation *g, int32_t device);
 const nct_params *generation_params(const generation *g);
 const void *generation_model(const generation *g); /* what generations of one name share: engine_setup.model_of */
+/* Layers on this device are not freed from now on: after a fault the driver's free can wait for a kernel that never
+ * ends. Loop thread. */
+void models_lose_device(int32_t device);
 generation *generation_ref(generation *g);         /* returns g */
 void generation_unref(generation *g);              /* frees it with its last reference; NULL is fine */
 

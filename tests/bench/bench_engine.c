@@ -220,7 +220,7 @@ static double device_only(bench *b, bool timeline) {
     for (int i = 0; i < n_slots; i++) wait_slot(&b->e->slots[i]);
     took = (now_s() - begin) / n;
     at = snprintf(text, sizeof text,
-        "{\"bench\":\"timeline\",\"slots\":%d,\"columns\":\"slot, begin, copied in, computed, copied out "
+        "{\"bench\":\"timeline\",\"slots\":%d,\"columns\":\"slot, copied in, computed, copied out "
         "(us)\",\"batches\":[",
         n_slots);
     cudaEventRecord(base, ((gpu_slot *)b->e->slots[0].backend)->stream);
@@ -230,8 +230,8 @@ static double device_only(bench *b, bool timeline) {
         wait_slot(s);
         if (i >= n_slots) {
             cudaEventSynchronize(g->at[AT_OUT]);
-            at += snprintf(text + at, sizeof text - (size_t)at, "%s[%d,%.0f,%.0f,%.0f,%.0f]", i > n_slots ? "," : "",
-                i % n_slots, (double)at_us(base, g->at[AT_BEGIN]), (double)at_us(base, g->at[AT_IN]),
+            at += snprintf(text + at, sizeof text - (size_t)at, "%s[%d,%.0f,%.0f,%.0f]", i > n_slots ? "," : "",
+                i % n_slots, (double)at_us(base, g->at[AT_IN]),
                 (double)at_us(base, g->at[AT_KERNEL]), (double)at_us(base, g->at[AT_OUT]));
         }
         if (engine_cuda_ops.launch(b->e, s, &why)) die(b->e->latch_why);

@@ -37,6 +37,8 @@ class Daemon:
                 "limits": {"queue_bytes": "64M", "arena_bytes": "64M"}}
         for name, keys in (sections or {}).items():
             base.setdefault(name, {}).update(keys)
+        if base["engine"]["engine"] == "cuda":  # these say how the CPU is shared
+            base["engine"] = {k: v for k, v in base["engine"].items() if k not in ("instances", "cpu_variant")}
         if tcp:
             base["ingest"]["endpoint"] = f"tcp://127.0.0.1:{free_port()}"
             base["publish"]["endpoint"] = f"tcp://127.0.0.1:{free_port()}"
