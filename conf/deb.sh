@@ -20,14 +20,21 @@ cp "$tree/conf/nctd.sysusers" "$tree/debian/nctd.sysusers"
 cp "$tree/conf/nctd.tmpfiles" "$tree/debian/nctd.tmpfiles"
 {
     printf 'nctd (%s) unstable; urgency=medium\n\n' "$version"
-    awk -v v="## $version" 'index($0, "## ") == 1 { on = index($0, v) == 1; next }
-        on && /^- /  { sub(/^- /, "  * "); print; next }
-        on && /^  [^ ]/ { print "  " $0 }' "$tree/CHANGELOG.md"
-    printf '\n -- nctd developers <nctd@localhost.localdomain>  %s\n' "$date"
+    awk -v v="## $version" '
+        function put() { if (line != "") print line; line = "" }
+        index($0, "## ") == 1 { on = index($0, v) == 1; next }
+        !on || !/^(- |  )/ { next }
+        /^- / { put(); line = "  *" }
+        { for (i = /^- / ? 2 : 1; i <= NF; i++) {
+              if (length(line) + length($i) > 77) { put(); line = "   " }
+              line = line " " $i
+          } }
+        END { put() }' "$tree/CHANGELOG.md"
+    printf '\n -- nctd authors <nctd@example.org>  %s\n' "$date"
 } >"$tree/debian/changelog"
 cd "$tree"
 CUDA=$cuda dpkg-buildpackage -b -us -uc "-j${JOBS:-$(nproc)}" >"$out/build.log" 2>&1 ||
     { tail -40 "$out/build.log"; echo "deb: the build failed; all of it: $out/build.log" >&2; exit 1; }
-# --no-tag-display-limit: every finding. An override without a reason beside it is not accepted (debian/*.lintian-overrides).
-lintian --allow-root --no-tag-display-limit --fail-on error,warning "$out"/*.changes || { echo "deb: lintian complains" >&2; exit 1; }
+# Every finding counts. An override without a reason beside it is not accepted (debian/*.lintian-overrides).
+lintian --allow-root --tag-display-limit 0 --fail-on error,warning "$out"/*.changes || { echo "deb: lintian complains" >&2; exit 1; }
 ls "$out"/*.deb

@@ -54,6 +54,11 @@ def wire_errors():
     return entries((f"-{name} ({number})", f"{text[0].upper()}{text[1:]}.") for name, number, text in rows)
 
 
+def metrics():
+    rows = re.findall(r'^METRIC\(\w+, "(\w+)", "(\w+)", "(.*)"\)$', read("daemon/metrics.def"), re.M)
+    return entries((name, f"{text[0].upper()}{text[1:]} ({kind.capitalize()}.)") for name, kind, text in rows)
+
+
 # ---- libnct(3) from client/nct.h -------------------------------------------------------------------------------------
 def comment_text(raw):
     """The lines of a C comment, without its stars."""
@@ -153,7 +158,8 @@ def generate(build):
     command = sections(say(build, "nct", "man"))
     version = say(build, "nctd", "--version").split()[1]
     names = {"VERSION": version, "OPTIONS": daemon_options(build), "KEYS": say(build, "nctd", "--print-man").rstrip("\n"),
-             "ERRORS": wire_errors(), "COMMAND_SYNOPSIS": command["SYNOPSIS"], "COMMANDS": command["COMMANDS"],
+             "ERRORS": wire_errors(), "METRICS": metrics(),
+             "COMMAND_SYNOPSIS": command["SYNOPSIS"], "COMMANDS": command["COMMANDS"],
              "EXITS": command["EXIT STATUS"]}
     library = library_page()
     return {"conf/nctd.conf": say(build, "nctd", "--print-conf"), "conf/nctd@.service": instance_unit(),
