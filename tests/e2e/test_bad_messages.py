@@ -1,6 +1,7 @@
 """Errors are answers: each wrong message gets the code wire.h names and a sentence with the numbers, and the next good
 frame is served."""
 import struct
+import threading
 import time
 
 import numpy as np
@@ -203,6 +204,43 @@ def test_req_socket_gets_its_envelope_back(served):
         answer = wire.unpack(s.recv_multipart())
         assert -answer.h.status == wire.EPROTO
     s.close()
+    with served.client() as c:
+        good(c)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("kind", ["REQ", "DEALER"])
+def test_behind_a_proxy_each_is_answered_through_it(served, kind):
+    """d6: a ROUTER-DEALER proxy puts its client's address in front; the daemon gives all of it back with the answer."""
+    context = zmq.Context()
+    front, back = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+    port = front.bind_to_random_port("tcp://127.0.0.1")
+    back.connect(served.ingest)
+
+    def proxy():
+        try:
+            zmq.proxy(front, back)
+        except zmq.ZMQError:  # its context ended
+            front.close(0)
+            back.close(0)
+
+    thread = threading.Thread(target=proxy, daemon=True)
+    thread.start()
+    clients = [zmq.Context.instance().socket(getattr(zmq, kind)) for _ in range(3)]
+    for s in clients:
+        s.linger = 0
+        s.connect(f"tcp://127.0.0.1:{port}")
+    for turn in range(3):
+        for i, s in enumerate(clients):
+            s.send_multipart([b"", wire.pack(kind=wire.HELLO, request_id=10 * turn + i), b"{}"])
+        for i, s in enumerate(clients):
+            assert s.poll(20000 * SLOW), "no answer through the proxy"
+            answer = wire.unpack(s.recv_multipart())
+            assert (answer.h.kind, -answer.h.status, answer.h.request_id) == (wire.ERROR, wire.EPROTO, 10 * turn + i)
+    for s in clients:
+        s.close()
+    context.term()
+    thread.join(10)
     with served.client() as c:
         good(c)
 

@@ -28,8 +28,9 @@ def make_model(path, c_in=2, c_out=2, k=1):
 def daemon(start, tmp_path):
     small, large = make_model(tmp_path / "s.safetensors"), make_model(tmp_path / "l.safetensors", 8, 64)
 
-    def run(drain_ms=5000, arena="96M", **options):
-        return start({"model small": {"file": small}, "model large": {"file": large}, "daemon": {"drain_ms": drain_ms},
+    def run(drain_ms=5000, arena="96M", stall_ms=10000, **options):
+        return start({"model small": {"file": small}, "model large": {"file": large},
+                      "daemon": {"drain_ms": drain_ms, "stall_ms": stall_ms},
                       "limits": {"queue_bytes": "64M", "arena_bytes": arena}}, **options)
 
     return run
@@ -148,6 +149,30 @@ def test_60_results_of_1_mib_all_arrive(daemon, tcp, when):
 
 
 @pytest.mark.parametrize("tcp", [False, True], ids=["ipc", "tcp"])
+def test_results_reach_a_client_that_goes_on_sending(daemon, tcp):
+    """Input that nobody read any more when the connection closed would make tcp throw away what is on its way."""
+    d = daemon(tcp=tcp, drain_ms=20000, arena="160M")
+    x = np.ones((8, 4096), np.float32)
+    with d.client(rcvhwm=1, context=zmq.Context()) as c:
+        for _ in range(60):
+            c.frame("large/a", x)
+        assert until(lambda: d.ledger()["received"] == 60)
+        d.signal(signal.SIGTERM)
+        got = 0
+        while got < 60:
+            for _ in range(4):
+                try:
+                    c.socket.send_multipart([b"", wire.pack(kind=wire.PING, session=c.session), bytes(20000)], zmq.DONTWAIT)
+                except zmq.Again:
+                    pass
+            m = c.recv(timeout_s=5)
+            assert m is not None, f"{got} of 60"
+            got += m.h.kind == wire.RESULT
+            time.sleep(0.01)
+    assert d.wait() == 0
+
+
+@pytest.mark.parametrize("tcp", [False, True], ids=["ipc", "tcp"])
 @pytest.mark.parametrize("frozen", ["client", "subscriber"])
 def test_who_is_frozen_does_not_keep_it(daemon, tcp, frozen):
     d = daemon(tcp=tcp, drain_ms=3000)
@@ -180,7 +205,7 @@ def test_who_is_frozen_does_not_keep_it(daemon, tcp, frozen):
 
 @pytest.mark.sanitize
 def test_a_second_sigterm_hurries_it(daemon):
-    d = daemon(drain_ms=600000)
+    d = daemon(drain_ms=600000, stall_ms=600000)
     with d.client(rcvhwm=1, context=zmq.Context()) as holder:
         for _ in range(40):
             holder.frame("large/h", np.ones((8, 4000), np.float32))
