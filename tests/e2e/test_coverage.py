@@ -1,0 +1,28 @@
+"""Every case has tests, and every test that README.md names is there."""
+import ast
+import os
+import re
+
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CASES = ("a1 a3 a4 a5 a6 a9 a11 a12 a13 a14 a16 a17 b1 b2 b4 b6 b8 b9 c3 c5 c7 d2 d3 d4 d6 d7 d8 d9").split()
+
+
+def rows():
+    with open(os.path.join(HERE, "README.md")) as f:
+        return {m.group(1): m.group(2) for m in re.finditer(r"^\| (\w+) \| .* \| (.*) \|$", f.read(), re.M) if m.group(1) != "case"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_tests_of_a_case_are_there(case):
+    named = re.findall(r"`(test_\w+\.py)::(\w+)`", rows()[case])
+    assert named
+    for file, test in named:
+        with open(os.path.join(HERE, file)) as f:
+            there = {n.name for n in ast.parse(f.read()).body if isinstance(n, ast.FunctionDef)}
+        assert test in there, f"{file} has no {test}"
+
+
+def test_no_row_is_for_an_unknown_case():
+    assert list(rows()) == CASES
