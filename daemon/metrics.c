@@ -188,8 +188,22 @@ static void put_models(textbuf *t, const models *all) {
 
 /* ---- everything else ------------------------------------------------------------------------------------------- */
 
+static uint64_t engine_value(const engine *e, metric m) {
+    const engine_facts *f = engine_about(e);
+    switch (m) {
+    case M_engine_slots: return (uint64_t)engine_slots(e);
+    case M_engine_used: return (uint64_t)engine_slots_in_use(e);
+    case M_engine_batches: return engine_in_flight(e);
+    case M_engine_pinned: return f->pinned_bytes;
+    case M_engine_unpinned: return f->unpinned_bytes;
+    case M_engine_device: return f->device_bytes;
+    default: return f->device[0] && engine_device(e) < 0; /* M_engine_fallback */
+    }
+}
+
 static void put_engines(textbuf *t, const spine *s) {
-    static const metric each[] = {M_engine_slots, M_engine_used, M_engine_batches};
+    static const metric each[] = {M_engine_slots, M_engine_used, M_engine_batches, M_engine_pinned, M_engine_unpinned,
+        M_engine_device, M_engine_fallback};
     family(t, M_engine_info);
     for (int32_t i = 0; i < s->n_engines; i++) {
         sample line = sample_of(t, M_engine_info);
@@ -200,15 +214,12 @@ static void put_engines(textbuf *t, const spine *s) {
         label(&line, "device", s->facts.device);
         value(&line, 1);
     }
-    for (int k = 0; k < 3; k++) {
+    for (size_t k = 0; k < sizeof each / sizeof *each; k++) {
         family(t, each[k]);
         for (int32_t i = 0; i < s->n_engines; i++) {
-            const engine *e = s->engines[i];
             sample line = sample_of(t, each[k]);
             label_number(&line, "engine", (uint64_t)i);
-            value(&line, k == 0   ? (uint64_t)engine_slots(e)
-                         : k == 1 ? (uint64_t)engine_slots_in_use(e)
-                                  : engine_in_flight(e));
+            value(&line, engine_value(s->engines[i], each[k]));
         }
     }
 }
