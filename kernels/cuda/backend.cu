@@ -209,7 +209,8 @@ static int warm(
         int64_t t_in = (int64_t)(steps - 1) * l->g.stride + (int64_t)(l->g.k - 1) * l->g.dil + 1, t_out;
         if (t_in <= nl->p.pad_left || t_in <= nl->p.pad_right) t_in = (int64_t)nl->p.pad_left + nl->p.pad_right + 1;
         if (nct_out_steps(&nl->p, t_in, nl->p.pad_left, nl->p.pad_right, &t_out, why)) continue;
-        cuda_layer most = *l; /* the rows tried keep f32 outputs in scratch, also where the default computes them again */
+        cuda_layer most =
+            *l; /* the rows tried keep f32 outputs in scratch, also where the default computes them again */
         for (int32_t i = 0; cuda_row(i); i++)
             if (cuda_row(i)->launch && cuda_row(i)->pass != PASS_AGAIN) most.forced = cuda_row(i);
         size_t total = aligned((size_t)t_in * l->g.ci * 4) + aligned((size_t)t_out * l->g.co * 4) +

@@ -161,7 +161,7 @@ static const row *wgmma_row(const cuda_layer *l, const cuda_job *j, const nct_jo
         int meets = packed || ctas_of(j, job, r) * 4 >= l->sms;
         return meets && row_fits(fused, l, j, job) ? fused : r;
     }
-    return row_named("wgmma-64x64");
+    return NULL;
 }
 static const row *simt_row(const cuda_layer *l, const cuda_job *j, const nct_job *job) {
     static const char *order[] = {"simt-8x64", "simt-4x64", "simt-1x64", "simt-8x256", "simt-4x256", "simt-1x256"};

@@ -7,7 +7,7 @@
  * f32, then the bias. A leaf is 1 channel x 256 steps. Neither R, J nor staging changes a bit.
  * Data flow: x (C_in window of 32 J steps, staged f32 in shared memory; R = 1 reads global memory) x
  *   w (C_in*K, C_out) -> acc[R][J] -> leaves | raw f32 | y. Small C_in*K runs twice (leaves, then apply) and
- *   moves y once; DESIGN: recompute when the chain costs less than 8 bytes of traffic.
+ *   moves y once: the chain costs less than 8 bytes of traffic.
  * Limits: a window over 48 KB of shared memory falls back to R = 1. */
 #include "frame.cuh"
 #include "stats.cuh"

@@ -1,6 +1,7 @@
 /* launch.cu: one job: the workspace's layout, the frames as the kernels see them, and the kernels in their order. Called
  * by layer.c through cuda_backend on any thread; allocates and synchronises nothing. */
 #include "backend.cuh"
+#include "mma_tile.cuh"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -91,8 +92,7 @@ cuda_job job_begin(const cuda_layer *l, const nct_job *job) {
 void job_tiles(cuda_job *j, const nct_job *job, const row *row) {
     int64_t tiles = 0;
     if (row->plan != PLAN_SIMT && j->max_t_out <= MMA_LEAF) {
-        int32_t steps = 8;
-        while (steps < j->max_t_out) steps *= 2;
+        int32_t steps = slot_steps_of(&j->g, j->max_t_out, row->tile_t);
         int32_t slots = row->tile_t / steps;
         tiles = (job->n_frames + slots - 1) / slots;
         j->tile_leaves = j->leaf_cols = 1;

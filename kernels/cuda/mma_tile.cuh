@@ -30,18 +30,29 @@ struct mma_shape {
 static inline uint32_t magic_of(int64_t d) {
     return (uint32_t)(((1ull << 32) + (uint64_t)d - 1) / (uint64_t)d);
 }
+static inline int64_t window_of(const geometry *g, int64_t steps) {
+    return (steps - 1) * g->stride + (int64_t)(g->k - 1) * g->dil + 1;
+}
+/* Steps of a slot in a tile of bn: all of them, or for short frames the power of two that holds the longest, more where a
+ * long reach would make the slots' windows together longer than the tile's own. */
+static inline int32_t slot_steps_of(const geometry *g, int32_t max_t_out, int32_t bn) {
+    if (max_t_out > MMA_LEAF) return bn;
+    int32_t steps = 8;
+    while (steps < max_t_out) steps *= 2;
+    int64_t most = window_of(g, bn) + 64;
+    if (most < 320) most = 320;
+    while (steps < bn && bn / steps * window_of(g, steps) > most) steps *= 2;
+    return steps;
+}
 static inline mma_shape shape_of(const cuda_job *job, int32_t bm, int32_t bn) {
     const geometry *g = &job->g;
     mma_shape s = {};
-    int32_t steps = bn, max_t_out = job->max_t_out;
-    if (max_t_out <= MMA_LEAF)
-        for (steps = 8; steps < max_t_out; steps *= 2) {
-        }
+    int32_t steps = slot_steps_of(g, job->max_t_out, bn);
     s.co_tiles = (g->cog + bm - 1) / bm;
     s.slots = bn / steps;
     for (s.slot_shift = 0; 1 << s.slot_shift < steps; s.slot_shift++) {
     }
-    s.window = (steps - 1) * g->stride + (g->k - 1) * g->dil + 1;
+    s.window = (int32_t)window_of(g, steps);
     s.stride = g->stride;
     s.phase = (s.window + g->stride - 1) / g->stride;
     s.slot_words = s.phase * g->stride;

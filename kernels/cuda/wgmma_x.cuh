@@ -1,12 +1,12 @@
 /* wgmma_x.cuh: x for the wgmma kernels: rows of f32 (tf32 layers) or bf16 elements in shared memory, steps consecutive.
  *
- * Where x already has that type, rows come by cp.async in whole 16-byte units that touch the frame, two or three chunks
- * in flight; what they bring from outside the frame is overwritten. Anything else comes through registers. The reader
- * rounds (tf32) or pairs channels (bf16) as it loads its fragments.
+ * Where x already has that type, rows come in whole 16-byte units that touch the frame, two or three chunks in flight:
+ * one slot by a bulk copy a channel, several by cp.async; what the units bring from outside the frame is overwritten.
+ * Anything else comes through registers. The reader rounds (tf32) or pairs channels (bf16) as it loads its fragments.
  * Ladder, default batch, fused, tf32 / bf16, H200: 16-byte loads through the registers of 96 threads 89 / 89 us (75 of
  * them waiting for x); a bulk copy a row, then words made in place by three warps 69 / 55 (50 instructions a unit at one
- * warp's pace); the reader rounds, 45 / 40; leaves four rows at a time, bias and coefficients fetched at once 37 / 31;
- * there a chunk still took 3.5 us for any tile: the copy engine takes about 60 clocks a bulk copy, 32 or 64 a chunk. */
+ * warp's pace); the reader rounds, 45 / 40; leaves four rows at a time, bias and coefficients fetched at once 37 / 31.
+ * Lost: cp.async for one slot too, 40 / 35. */
 #ifndef NCT_CUDA_WGMMA_X_CUH
 #define NCT_CUDA_WGMMA_X_CUH
 #include "mma_stage.cuh"
@@ -46,14 +46,14 @@ __device__ __forceinline__ row_units units_of(
     return u;
 }
 
-/* Issue one chunk's copies, by cp.async. One slot: a warp a row, lanes along its units. */
+/* Issue the copies of one chunk: one slot by bulk copies (every thread arrives once at `b`), several by cp.async. */
 template <int PREC, int THREADS>
-__device__ __forceinline__ void x_issue(
-    const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t channel0, uint8_t *xs, int32_t tid) {
+__device__ __forceinline__ void bulk_issue(const cuda_job &j, const mma_shape &sh, const mma_slots &s,
+    int32_t channel0, uint8_t *xs, uint64_t *b, int32_t tid) {
     using T = x_type<PREC>;
     const slot_frame &f = s.only;
     const int32_t rows = f.lo < f.hi ? min(T::CHANNELS, s.last_channel - channel0) : 0;
-    if (sh.slots > 1) {
+    if (sh.slots > 1) { /* bulk copies of 64 bytes were tried: 80 us on diffpolicy */
         const int32_t slots = min(sh.slots, j.n_frames - s.n0), each = sh.slot_words / T::UNIT;
         for (int32_t i = tid; i < rows * slots * each; i += THREADS) {
             int32_t rest = __umulhi(i, sh.unit_magic), k = i - rest * each, r = rest / slots, slot = rest - r * slots;
@@ -64,16 +64,16 @@ __device__ __forceinline__ void x_issue(
         }
         return;
     }
-    const int32_t warp = tid >> 5, lane = tid & 31, lo = f.lo * T::SIZE, hi = f.hi * T::SIZE + 15;
-    const char *end = (const char *)j.x + j.x_count * T::SIZE;
-    const char *row = (const char *)j.x + (f.at + (channel0 + warp) * f.x_pitch) * T::SIZE;
-    const int64_t step = THREADS / 32 * f.x_pitch * T::SIZE;
-    uint32_t to = shared_address(xs) + warp * sh.pitch * T::SIZE;
-    for (int32_t r = warp; r < rows; r += THREADS / 32, row += step, to += THREADS / 32 * sh.pitch * T::SIZE) {
-        int32_t shift = (int32_t)((uintptr_t)row & 15), last = (hi + shift) >> 4;
-        const char *from = row - shift;
-        if (from + last * 16 > end) last--;
-        for (int32_t k = ((lo + shift) >> 4) + lane; k < last; k += 32) copy_async16(to + k * 16, from + k * 16, 16);
+    uint32_t bytes = 0;
+    for (int32_t r = tid; r < rows; r += THREADS) {
+        row_units u = units_of<PREC>(j, s, 0, channel0, r);
+        bytes += max(0, u.last - u.first) * 16;
+    }
+    barrier_expect(b, bytes);
+    for (int32_t r = tid; r < rows; r += THREADS) {
+        row_units u = units_of<PREC>(j, s, 0, channel0, r);
+        if (u.last > u.first)
+            bulk_copy(xs + r * sh.pitch * T::SIZE + u.first * 16, u.from + u.first * 16, (u.last - u.first) * 16, b);
     }
 }
 

@@ -29,4 +29,5 @@ def table():
 
         head = {"hardware": torch.cuda.get_device_name(0), "date": __import__("datetime").date.today().isoformat(),
                 "command": "make test-gpu"}
-        Path(os.environ["NCT_GPU_TABLE"]).write_text("\n".join(json.dumps({**head, **r}) for r in rows) + "\n")
+        name = os.environ["NCT_GPU_TABLE"] + os.environ.get("PYTEST_XDIST_WORKER", "")
+        Path(name).write_text("\n".join(json.dumps({**head, **r}) for r in rows) + "\n")

@@ -17,6 +17,7 @@ LAYERS = {
     "mma-strided": Spec(64, 32, 8, 4, stride=4, act="gelu"),
     "mma-narrow": Spec(64, 16, 3, 1, pad=(2, 2), dil=2),
     "mma-groups": Spec(64, 96, 3, 6, groups=2, pad=(1, 1)),
+    "mma-reach": Spec(32, 48, 9, 4, dil=16, act="silu"),
 }
 
 
