@@ -64,8 +64,8 @@ CFLAGS_cli    := $(call pc,--cflags libzmq jansson sndfile libpng)
 LIBS_layer  := -lm -lpthread
 LIBS_model  := $(call pc,--libs jansson libsodium)
 LIBS_client := $(call pc,--libs libzmq jansson) -lpthread
-LIBS_cli    := $(call pc,--libs sndfile libpng) $(LIBS_client) $(LIBS_model) $(LIBS_layer)
-LIBS_daemon := $(call pc,--libs libuv libzmq jansson libsodium libmicrohttpd) $(LIBS_layer)
+LIBS_cli     = $(call pc,--libs sndfile libpng) $(LIBS_client) $(LIBS_model) $(LIBS_layer)
+LIBS_daemon  = $(call pc,--libs libuv libzmq jansson libsodium libmicrohttpd) $(LIBS_layer)
 
 ifeq ($(HAVE_CUDA),yes)
 CUDA_HOME  := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
@@ -120,14 +120,22 @@ $(BUILD)/daemon/%.c.o: INC = $(INC_daemon) $(CFLAGS_daemon) $(CFLAGS_CUDA) $(if 
 $(BUILD)/daemon/page.c.o: $(wildcard daemon/page/*)
 $(BUILD)/tests/%.c.o: INC = $(INC_daemon) $(INC_cli) -Itests $(CFLAGS_daemon) $(CFLAGS_cli) $(CFLAGS_CUDA)
 
-$(BUILD)/%.c.o: %.c
+# What a build folder was made with: another choice makes everything in it anew.
+CHOICES := $(CC) $(HAVE_CUDA) $(CUDA_ARCHS) $(OPT) $(SANITIZE) $(CFLAGS) $(FAULTS) $(VERSION)
+$(BUILD)/choices: $(if $(subst x$(CHOICES)x,,x$(file <$(BUILD)/choices)x),again)
+	@mkdir -p $(@D)
+	@old=$$(test -e $@ || echo 2000-01-01); printf '%s' '$(CHOICES)' > $@; [ -z "$$old" ] || touch -d $$old $@
+again:
+.PHONY: again
+
+$(BUILD)/%.c.o: %.c $(BUILD)/choices
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) $(HARDEN) $(CFLAGS_UNIT) $(INC) -MMD -MP -c $< -o $@
 # *_sm90.cu run on Hopper alone; conv_mma needs sm_80; the others also carry PTX for older cards.
 GENCODE_cu = $(if $(filter %_sm90.cu,$(1)),-gencode arch=compute_90a$(comma)code=sm_90a,$(GENCODE) \
 	$(if $(findstring conv_mma,$(1)),,-gencode arch=compute_75$(comma)code=compute_75))
-$(BUILD)/%.cu.o: %.cu
+$(BUILD)/%.cu.o: %.cu $(BUILD)/choices
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)
 	$(Q)$(NVCC) $(NVCCFLAGS) $(call GENCODE_cu,$<) -MD -MP -c $< -o $@
