@@ -32,8 +32,10 @@ bool notify_init(void) {
     size_t len = path ? strlen(path) : 0;
     read_watchdog();
     if (len < 2 || len >= sizeof manager.to.sun_path || (*path != '/' && *path != '@')) return false;
-    manager.fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    manager.fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (manager.fd < 0) return false;
+    setsockopt(manager.fd, SOL_SOCKET, SO_SNDTIMEO, &(struct timeval){.tv_usec = NOTIFY_WAIT_MS * 1000},
+        sizeof(struct timeval));
     manager.to = (struct sockaddr_un){.sun_family = AF_UNIX};
     memcpy(manager.to.sun_path, path, len);
     if (*path == '@') manager.to.sun_path[0] = 0; /* abstract name */
@@ -42,17 +44,30 @@ bool notify_init(void) {
     return true;
 }
 
-int notify_send(const char *format, ...) {
+static int send_text(int flags, const char *format, va_list args) {
     char text[2048];
     if (manager.fd < 0) return 0;
-    va_list args;
-    va_start(args, format);
     int n = vsnprintf(text, sizeof text, format, args);
-    va_end(args);
     if (n < 0 || (size_t)n >= sizeof text) return -EMSGSIZE;
     ssize_t sent =
-        sendto(manager.fd, text, (size_t)n, MSG_NOSIGNAL, (struct sockaddr *)&manager.to, manager.to_bytes);
+        sendto(manager.fd, text, (size_t)n, MSG_NOSIGNAL | flags, (struct sockaddr *)&manager.to, manager.to_bytes);
     return sent < 0 ? -errno : 0;
+}
+
+int notify_send(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int error = send_text(0, format, args);
+    va_end(args);
+    return error;
+}
+
+int notify_hint(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int error = send_text(MSG_DONTWAIT, format, args);
+    va_end(args);
+    return error;
 }
 
 int notify_reloading(void) {

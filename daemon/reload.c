@@ -37,7 +37,7 @@ static void begin(reload *r);
 static void on_patience(uv_timer_t *t) {
     const reload *r = t->data;
     unsigned long long s = (uv_hrtime() - r->begin_ns) / 1000000000u;
-    notify_send(
+    notify_hint(
         "EXTEND_TIMEOUT_USEC=%d\nSTATUS=%s for %llu s", PATIENCE_ADDS_US, r->first ? "loading" : "reloading", s);
 }
 
@@ -67,7 +67,9 @@ static void refused(reload *r, const char *why) {
 }
 
 static void say_ready(const reload *r, const char *what) {
-    notify_send("READY=1\nSTATUS=serving %d models on %s; %s", models_count(r->s->models), r->s->bound, what);
+    int error =
+        notify_send("READY=1\nSTATUS=serving %d models on %s; %s", models_count(r->s->models), r->s->bound, what);
+    if (error) log_warning("the service manager was not told that a reload ended: %s", strerror(-error));
 }
 
 static bool changes(const reload *r) {

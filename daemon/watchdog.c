@@ -27,7 +27,7 @@ static void on_timer(uv_timer_t *t) {
     watchdog *w = t->data;
     watchdog_view now;
     look(w->s, &now);
-    if (watchdog_moved(&w->seen, &now)) notify_send("WATCHDOG=1");
+    if (watchdog_moved(&w->seen, &now)) notify_hint("WATCHDOG=1");
     w->seen = now;
 }
 

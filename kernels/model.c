@@ -4,6 +4,7 @@
  * of settings: model_settings.c; writing and JSON: model_save.c, model_show.c. */
 #include "model.h"
 #include "layer.h"
+#include "weights_memory.h"
 #include "model_keys.h"
 #include "model_own.h"
 #include <errno.h>
@@ -18,16 +19,16 @@
 
 void model_free(model *m) {
     if (!m) return;
-    free((void *)m->weights.weight.data);
-    free((void *)m->weights.bias.data);
-    free((void *)m->weights.gamma.data);
-    free((void *)m->weights.beta.data);
+    memory_free(m->weights.weight.data);
+    memory_free(m->weights.bias.data);
+    memory_free(m->weights.gamma.data);
+    memory_free(m->weights.beta.data);
     free(m);
 }
 
 static float *tensor_new(nct_tensor *t, size_t count) {
-    void *p;
-    if (posix_memalign(&p, 64, count * sizeof(float))) return NULL;
+    void *p = memory_new(count * sizeof(float));
+    if (!p) return NULL;
     *t = (nct_tensor){.data = p, .dtype = NCT_F32};
     return p;
 }

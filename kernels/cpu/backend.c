@@ -3,6 +3,7 @@
  * Layers are made and freed on the caller's thread; phases run on any number of worker threads at once and read
  * the layer only. Which variant runs is asked of the processor when a layer is made. */
 #include "cpu.h"
+#include "weights_memory.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,7 +61,7 @@ static int memory_take(nct_layer *l, cpu_layer *c, nct_why *why) {
     size_t wino =
         l->at.flags & NCT_CUTTABLE || !cpu_wino_pays(plan) ? 0 : part_bytes(c->wino.group_floats * plan->groups);
     size_t off = part_bytes(plan->slice_taps), bytes = weight + shorts + wino + 3 * row + 3 * off;
-    c->memory = l->at.alloc ? l->at.alloc(l->at.ctx, bytes) : aligned_alloc(CPU_ALIGN, bytes);
+    c->memory = l->at.alloc ? l->at.alloc(l->at.ctx, bytes) : memory_new(bytes);
     if (!c->memory) return why_set(why, -ENOMEM, "no memory for %zu bytes of packed weights", bytes);
     char *at = c->memory;
     c->weight = (float *)(void *)at;
@@ -111,7 +112,7 @@ static void layer_free(nct_layer *l) {
     if (l->at.release)
         l->at.release(l->at.ctx, c->memory);
     else
-        free(c->memory);
+        memory_free(c->memory);
     free(c);
 }
 
