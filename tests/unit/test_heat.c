@@ -71,6 +71,20 @@ static void large_results_keep_their_peaks_and_order(void **state) {
     free(y);
 }
 
+/* A cell shows the sample of largest magnitude among its own, wherever that stands. */
+static void a_cell_is_its_peak(void **state) {
+    (void)state;
+    float y[HEAT_COLUMNS * 3];
+    heat h;
+    for (int peak = 0; peak < 3; peak++) {
+        for (int i = 0; i < HEAT_COLUMNS * 3; i++) y[i] = i % 3 == peak ? -5.0f : 2.0f;
+        y[peak] = 5.0f;
+        assert_int_equal(heat_make(&h, y, NCT_F32, 1, HEAT_COLUMNS * 3), 0);
+        assert_int_equal(h.columns, HEAT_COLUMNS);
+        for (int c = 0; c < HEAT_COLUMNS; c++) assert_true(fabs(value(&h, 0, c) - (c ? -5.0 : 5.0)) <= 10.0 / 254);
+    }
+}
+
 static void constants_zeros_and_nothing(void **state) {
     (void)state;
     float y[2] = {2.5f, 2.5f}, nan[2] = {NAN, INFINITY};
@@ -89,6 +103,7 @@ int main(void) {
         cmocka_unit_test(small_results_are_shown_as_they_are),
         cmocka_unit_test(half_dtypes_read_right),
         cmocka_unit_test(large_results_keep_their_peaks_and_order),
+        cmocka_unit_test(a_cell_is_its_peak),
         cmocka_unit_test(constants_zeros_and_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
