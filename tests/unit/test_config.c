@@ -191,6 +191,32 @@ static void a_reload_may_not_change_what_needs_a_restart(void **state) {
     config_free(a), config_free(b), config_free(c);
 }
 
+static void a_reload_exchanges_its_keys_and_can_take_them_back(void **state) {
+    (void)state;
+    config_why why;
+    config *a = parse("[daemon]\nlog_level = error\n[model x]\nin_channels = 1\n", &why);
+    config *b = parse("[batch]\nmax_frames = 7\nmax_delay_us = 9\n[daemon]\nlog_level = debug\n"
+                      "[engine]\non_gpu_error = cpu\n",
+        &why);
+    config *same = parse("[daemon]\nlog_level = error\n[model y]\nin_channels = 1\n", &why);
+    const char *endpoint = a->ingest.endpoint;
+    assert_true(config_differs(a, b));
+    assert_false(config_differs(a, same)); /* models are compared when they are loaded */
+    config_swap(a, b);
+    assert_int_equal(a->batch.max_frames, 7);
+    assert_int_equal(a->batch.max_delay_us, 9);
+    assert_int_equal(a->daemon.log_level, 0);
+    assert_int_equal(a->engine.on_gpu_error, GPU_ERROR_CPU);
+    assert_int_equal(a->n_models, 0);
+    assert_int_equal(b->n_models, 1);
+    assert_ptr_equal(a->ingest.endpoint, endpoint);
+    config_swap(a, b);
+    assert_false(config_differs(a, same));
+    assert_int_equal(a->batch.max_frames, 16);
+    assert_string_equal(a->models[0].name, "x");
+    config_free(a), config_free(b), config_free(same);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_stand_without_a_file),
@@ -202,6 +228,7 @@ int main(void) {
         cmocka_unit_test(folder_and_command_line_come_after_the_file),
         cmocka_unit_test(what_is_dumped_reads_back_equal),
         cmocka_unit_test(a_reload_may_not_change_what_needs_a_restart),
+        cmocka_unit_test(a_reload_exchanges_its_keys_and_can_take_them_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,12 @@ typedef struct {
     unsigned seed;
 } delayed;
 
+static bool reloaded; /* the two models are generations of one, and every stream has frames of both */
+static const void *one_model(const struct generation *g) {
+    (void)g;
+    return &reloaded;
+}
+
 static int fail_every; /* 0: never; the n-th job fails, by launch or by engine_done in turn */
 static _Atomic(int) jobs;
 
@@ -106,7 +112,7 @@ static int load(rig *r, int n, int *ret_engines_used) {
     while (r->n_frames < n) {
         for (int k = rand() % 8; k > 0 && pushed < n; k--, pushed++) {
             int stream = rand() % RIG_STREAMS;
-            frame *f = rig_frame(r, stream % 2, stream, 1 + rand() % 300, NCT_F32, 0);
+            frame *f = rig_frame(r, reloaded ? rand() % 2 : stream % 2, stream, 1 + rand() % 300, NCT_F32, 0);
             expected[f->order - 1] = rig_expected(f);
             rig_push(r, f);
         }
@@ -168,6 +174,20 @@ static void test_failures(void **state) {
     rig_free(r); /* every page is back */
 }
 
+/* As after many reloads: a stream's frames of a later generation never overtake those of an earlier one. */
+static void test_order_over_generations(void **state) {
+    (void)state;
+    engine_ops ops = delayed_ops();
+    int engines_used;
+    fail_every = 0;
+    rig *r = rig_new(&ops, 2, 8 << 20, settings);
+    reloaded = true;
+    for (int i = 0; i < r->n_engines; i++) r->e[i]->setup.model_of = one_model;
+    assert_int_equal(load(r, 2000, &engines_used), 0);
+    rig_free(r);
+    reloaded = false;
+}
+
 /* A batch of one model does not wait for an earlier one of another. */
 static slot *stuck;
 static int stuck_launch(engine *e, slot *s, nct_why *why) {
@@ -180,17 +200,35 @@ static int stuck_launch(engine *e, slot *s, nct_why *why) {
     return 0;
 }
 
-static void test_models_do_not_wait(void **state) {
-    (void)state;
-    engine_ops ops = delayed_ops();
+static rig *behind_a_stuck_one(const void *(*model_of)(const struct generation *g)) {
+    static engine_ops ops; /* the engine's while it lives */
+    ops = delayed_ops();
     ops.launch = stuck_launch;
     stuck = NULL;
     rig *r = rig_new(&ops, 1, 8 << 20, settings);
+    r->e[0]->setup.model_of = model_of;
     for (int i = 0; i < 4; i++) { /* model 0, stuck; then 1, 0, 1 */
         rig_push(r, rig_frame(r, i % 2, i, 10, NCT_F32, 0));
         engine_turn(r->e[0], uv_hrtime());
     }
     engine_turn(r->e[0], uv_hrtime());
+    return r;
+}
+
+static void test_generations_wait(void **state) {
+    (void)state;
+    rig *r = behind_a_stuck_one(one_model);
+    assert_int_equal(r->n_frames, 0);
+    engine_done(stuck, run_now(stuck));
+    engine_turn(r->e[0], uv_hrtime());
+    assert_int_equal(r->n_frames, 4);
+    for (int i = 0; i < 4; i++) assert_int_equal(r->frames[i]->order, i + 1);
+    rig_free(r);
+}
+
+static void test_models_do_not_wait(void **state) {
+    (void)state;
+    rig *r = behind_a_stuck_one(NULL);
     assert_int_equal(r->n_frames, 2);
     for (int i = 0; i < 2; i++) assert_ptr_equal(r->frames[i]->model, &r->g[1]);
     engine_done(stuck, run_now(stuck));
@@ -203,6 +241,7 @@ static void test_models_do_not_wait(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_order), cmocka_unit_test(test_order_in_slots),
-        cmocka_unit_test(test_failures), cmocka_unit_test(test_models_do_not_wait)};
+        cmocka_unit_test(test_failures), cmocka_unit_test(test_order_over_generations),
+        cmocka_unit_test(test_models_do_not_wait), cmocka_unit_test(test_generations_wait)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -152,6 +152,60 @@ static void test_close(void **state) {
     world_done(&w);
 }
 
+/* What a reload ends: told once, with its reason, after the last frame; the name is free at once. */
+static void test_drop(void **state) {
+    (void)state;
+    world w;
+    frame f;
+    world_init(&w, 10, 10);
+    session *a = opened(&w);
+    stream *idle = open_stream(&w, a, "idle"), *busy = open_stream(&w, a, "busy"), *again;
+    push(&w, busy, &f, 1, 0);
+    streams_drop(&w.t, idle, -ENOENT, "gone");
+    assert_int_equal(w.n_closed, 1);
+    assert_int_equal(w.status, -ENOENT);
+    streams_drop(&w.t, busy, -EINVAL, "another rate");
+    streams_drop(&w.t, busy, -ENOENT, "gone"); /* the first reason stands */
+    assert_int_equal(w.n_closed, 1);
+    assert_int_equal(check(&w, a, "m/busy/", 0, &again), 0);
+    assert_null(again);
+    stream_frame_ended(&w.t, busy);
+    assert_int_equal(w.n_closed, 2);
+    assert_ptr_equal(w.closed, busy);
+    assert_int_equal(w.status, -EINVAL);
+    busy = open_stream(&w, a, "busy");
+    push(&w, busy, &f, 1, 0);
+    streams_close(&w.t, busy, 5); /* its own CLOSE is answered as that */
+    streams_drop(&w.t, busy, -ENOENT, "gone");
+    stream_frame_ended(&w.t, busy);
+    assert_int_equal(w.n_closed, 3);
+    assert_int_equal(w.status, 0);
+    world_done(&w);
+}
+
+static void test_facts_fit(void **state) {
+    (void)state;
+    static const struct {
+        const char *facts;
+        double rate;
+        int error;
+    } rows[] = {{"{}", 8000, 0}, {"{\"sample_rate\": 8000}", 8000, 0}, {"{\"sample_rate\": 16000}", 8000, -EINVAL},
+        {"{\"sample_rate\": 16000}", 0, 0}, {"{\"sample_rate\": -1}", 0, -EINVAL},
+        {"{\"sample_rate\": \"8000\"}", 8000, -EINVAL}};
+    model m = {.sample_rate = 0};
+    generation g = {.m = &m};
+    served of = {.name = "m", .current = &g};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char why[200] = "";
+        json_t *facts = json_loads(rows[i].facts, 0, NULL);
+        m.sample_rate = rows[i].rate;
+        assert_int_equal(stream_facts_fit(facts, &of, why, sizeof why), rows[i].error);
+        assert_true(!rows[i].error == !why[0]);
+        json_decref(facts);
+    }
+    assert_int_equal(stream_facts_fit(NULL, &of, NULL, 0), 0);
+}
+
 static void test_engine_binding(void **state) {
     (void)state;
     world w;
@@ -199,6 +253,7 @@ static void test_expire(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_owner_and_epoch), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_close), cmocka_unit_test(test_engine_binding), cmocka_unit_test(test_expire)};
+        cmocka_unit_test(test_close), cmocka_unit_test(test_drop), cmocka_unit_test(test_facts_fit),
+        cmocka_unit_test(test_engine_binding), cmocka_unit_test(test_expire)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
