@@ -163,11 +163,11 @@ static bool may_ask(
     const http *h, struct MHD_Connection *c, const char *method, const char *version, http_reply *ret) {
     host_header host = {0};
     MHD_get_connection_values(c, MHD_HEADER_KIND, find_host, &host);
-    if (host.n > 1 || (!host.n && strcmp(version, MHD_HTTP_VERSION_1_0)))
+    if (host.n > 1 || (!host.n && strcmp(version, MHD_HTTP_VERSION_1_0) != 0))
         sentence(ret, 400, "a request names one Host\n");
     else if (host.n && !http_host_known(host.value, h->bound, h->hosts))
         sentence(ret, 421, "this nctd does not go by that host name (http.hosts)\n");
-    else if (strcmp(method, "GET") && strcmp(method, "HEAD"))
+    else if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
         sentence(ret, 405, "GET and HEAD only\n");
     else
         return true;
@@ -176,7 +176,8 @@ static bool may_ask(
 
 static bool has_body(struct MHD_Connection *c) {
     const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length");
-    return (length && strcmp(length, "0")) || MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Transfer-Encoding");
+    return (length && strcmp(length, "0") != 0) ||
+           MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Transfer-Encoding");
 }
 
 static struct MHD_Response *response_of(http *h, struct MHD_Connection *c, http_reply *r) {
@@ -211,7 +212,7 @@ static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const cha
     }
     sentence(&reply, 404, "no such page: / /metrics /healthz /readyz /api/status\n");
     if (may_ask(h, c, method, version, &reply)) h->setup.get(h->setup.ctx, &rq, &reply);
-    if (reply.events.next && (h->n_viewers >= HTTP_VIEWERS_MAX || strcmp(method, "GET"))) {
+    if (reply.events.next && (h->n_viewers >= HTTP_VIEWERS_MAX || strcmp(method, "GET") != 0)) {
         reply.events.done(reply.events.ctx);
         sentence(&reply, 503, "too many viewers\n");
     }

@@ -26,7 +26,7 @@ static bool loopback(const struct sockaddr *a) {
 }
 
 static void bound_text(int fd, char ret[80]) {
-    struct sockaddr_storage a;
+    struct sockaddr_storage a = {0};
     socklen_t len = sizeof a;
     char host[INET6_ADDRSTRLEN] = "", port[8] = "";
     if (!getsockname(fd, (struct sockaddr *)&a, &len))

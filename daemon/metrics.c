@@ -167,12 +167,12 @@ static uint64_t t_result_ns(const served *of) {
 
 static void put_models(textbuf *t, const models *all) {
     static const struct {
-        metric m;
         model_number number;
+        metric m;
         number_kind kind;
-    } families[] = {{M_model_received, received, AS_NUMBER}, {M_model_in_flight, in_flight, AS_NUMBER},
-        {M_model_queue, queue_ns, AS_SECONDS}, {M_model_compute, compute_ns, AS_SECONDS},
-        {M_model_generation, generation_number, AS_NUMBER}, {M_model_last, t_result_ns, AS_SECONDS}};
+    } families[] = {{received, M_model_received, AS_NUMBER}, {in_flight, M_model_in_flight, AS_NUMBER},
+        {queue_ns, M_model_queue, AS_SECONDS}, {compute_ns, M_model_compute, AS_SECONDS},
+        {generation_number, M_model_generation, AS_NUMBER}, {t_result_ns, M_model_last, AS_SECONDS}};
     const served *of;
     model_outcomes(t, all);
     model_infos(t, all);
