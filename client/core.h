@@ -3,7 +3,7 @@
  *     nct.c            handles' getters, options, fork check, open and close
  *     core.c           one turn: news of the connection, messages, HELLO, resending, PING
  *     core_answer.c    what a message from the daemon means
- *     core_welcome.c   WELCOME's JSON
+ *     core_welcome.c   WELCOME's JSON        core_path.c      why an ipc path cannot be reached
  *     nct_send.c nct_recv.c nct_stream.c   the public calls
  *     wake.c           the pollable fd        zsock_link.c   ZeroMQ
  *
@@ -15,6 +15,7 @@
 #include "wire.h"
 #include "zsock_link.h"
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 #define CORE_IN_FLIGHT_MAX 64  /* WELCOME's windows end there */
@@ -94,6 +95,8 @@ struct nct {
 int64_t core_now_ns(void);
 /* Format the handle's sentence; returns error. */
 int core_reason(nct *c, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* True, with a sentence, when the file system keeps this process from the endpoint's ipc path. */
+bool core_path_denied(const char *endpoint, char *ret_text, size_t size);
 int core_owned(nct *c); /* 0, or -EINVAL in a forked child */
 
 /* Read what is there, keep the session going; waits for nothing. 0 or a negative errno that ends the call. */

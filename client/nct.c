@@ -85,6 +85,9 @@ static int wait_welcome(nct *c) {
             return c->refusal;
         }
         error = core_wait(c, deadline_ns);
+        char denied[200];
+        if (error == -ETIMEDOUT && core_path_denied(c->endpoint, denied, sizeof denied))
+            return core_reason(c, error, "%s", denied);
         if (error == -ETIMEDOUT)
             return core_reason(c, error,
                 zlink_ask(c->link).connected ? "connected to %s, but no WELCOME within %d ms"

@@ -76,7 +76,7 @@ def output(root, program, *args):
 
 def test_a_program_against_libnct_gets_the_layers_result(root, start, tmp_path):
     w = np.arange(24, dtype=np.float32).reshape(4, 2, 3) / 10
-    stfile.write(tmp_path / "m.safetensors", {"conv.weight": w}, {"num_groups": 2, "affine": "False"})
+    stfile.write(tmp_path / "m.safetensors", {"conv.weight": w}, {"num_groups": 2, "affine": "False", "padding": 1})
     d = start({"model m": {"file": str(tmp_path / "m.safetensors")}})
     program = compiled(root, "nct", CLIENT, tmp_path)
     y = np.array(output(root, program, d.ingest).split(), np.float64).reshape(4, 10)
