@@ -251,7 +251,9 @@ $(BUILD)/tidy/%.ok: % .clang-tidy
 
 generated: all ## write the files that are made from the tables: nctd.conf, nctd@.service, man pages, completion
 	$(Q)$(PYTHON) conf/manual.py $(BUILD) .
+	$(Q)$(PYTHON) tests/bench/tables.py
 check-generated: all
+	@$(PYTHON) tests/bench/tables.py --check
 	@$(PYTHON) conf/manual.py $(BUILD) --check
 
 # ---- the CPU layer's bench (oneDNN is linked into this alone) --------------------------------------------------------

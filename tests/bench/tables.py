@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""The README's tables of figures, made from tests/bench/results/*.json. `tables.py` rewrites what stands between the
+markers, `tables.py --check` says whether that would change anything."""
+import json
+import math
+import os
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+RESULTS = os.path.join(ROOT, "tests/bench/results")
+README = os.path.join(ROOT, "README.md")
+
+
+def rows(name):
+    path = os.path.join(RESULTS, name)
+    if not os.path.exists(path):
+        return []
+    with open(path) as f:
+        return [json.loads(line) for line in f if line.strip()]
+
+
+def table(head, lines):
+    return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+                     + ["| " + " | ".join(map(str, line)) + " |" for line in lines])
+
+
+def cpu():
+    """Ratios alone: times over our best variant's in the same run."""
+    found = [r for r in rows("cpu-layer.json") if "contestants" in r]
+    lines, ratios = [], []
+    for r in found:
+        c = r["contestants"]
+        ours = next((v for v in ("avx512", "avx2", "portable") if v in c), None)
+        peers = {k: v["over_ours"] for k, v in c.items() if k in ("onednn-ncw", "onednn-nwc", "torch")}
+        if not ours or not peers:
+            continue
+        if "torch" in peers:
+            ratios.append(peers["torch"])
+        lines.append([r["shape"], f"{r['n']}", r["threads"], f"{c[ours]['over_fma']:.2f}",
+                      *(f"{peers[p]:.2f}x" if p in peers else "" for p in ("onednn-ncw", "onednn-nwc", "torch"))])
+    if not lines:
+        return "No figures yet: `make bench`."
+    note = f"{found[0]['hardware']}, {found[0]['date']}, `{found[0]['command']}`."
+    if ratios:
+        note += f" Geometric mean against PyTorch: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f}x."
+    return note + "\n\n" + table(["shape", "N", "threads", "ours / FMA loop", "oneDNN ncw / ours", "oneDNN nwc / ours",
+                                  "PyTorch / ours"], lines)
+
+
+def gpu():
+    found = [r for r in rows("gpu-layer.json") if r.get("bench") == "gpu-layer"]
+    best = {}
+    for r in found:
+        if r.get("precision") not in ("tf32", "bf16"):
+            continue
+        at = best.setdefault(r["shape"], {}).setdefault(r["precision"], {})
+        if r["impl"] == "nct":
+            at["ours"] = r["median_us"]
+            at["floor"] = r["floor_us"]
+        elif r["impl"].startswith("torch"):
+            at["torch"] = min(at.get("torch", 1e9), r["median_us"])
+    lines, ratios = [], []
+    for shape, by in best.items():
+        line = [shape]
+        for precision in ("tf32", "bf16"):
+            b = by.get(precision, {})
+            if "ours" not in b or "torch" not in b:
+                line += ["", "", ""]
+                continue
+            ratios.append(b["torch"] / b["ours"])
+            line += [f"{b['ours']:.1f}", f"{b['floor']:.1f}", f"{ratios[-1]:.2f}x"]
+        lines.append(line)
+    if not lines:
+        return "No figures yet: `make bench-gpu`."
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    slower = sum(r < 1 for r in ratios)
+    return (f"{found[0]['hardware']}, {found[0]['date']}, PyTorch {found[0]['torch']}. Geometric mean against the best eager "
+            f"PyTorch: {mean:.2f}x; slower in {slower} of {len(ratios)} rows.\n\n"
+            + table(["shape", "tf32 µs", "floor", "PyTorch / ours", "bf16 µs", "floor", "PyTorch / ours"], lines))
+
+
+def daemon():
+    found = [r for r in rows("daemon.json") if r.get("impl") == "nctd" and r.get("engine") == "cpu"]
+    if not found:
+        return "No figures yet: `make bench-daemon`."
+    return table(["frame", "clients", "frames/s", "p50 ms", "p99 ms", "of the echo's rate", "server CPU µs a frame",
+                  "of it the layer"],
+                 [[r["frame"].replace("x", " × "), r["clients"], r["frames_s"], f"{r['p50_us'] / 1000:.2f}", f"{r['p99_us'] / 1000:.2f}",
+                   f"{r['of_echo']:.2f}", r["server_cpu_us"], r["layer_us"]] for r in found])
+
+
+TABLES = {"cpu": cpu, "gpu": gpu, "daemon": daemon}
+
+
+def main():
+    with open(README) as f:
+        old = text = f.read()
+    for name, make in TABLES.items():
+        begin, end = f"<!-- table {name} -->\n", "<!-- end -->"
+        if begin not in text:
+            continue
+        head, rest = text.split(begin, 1)
+        text = head + begin + make() + "\n" + end + rest.split(end, 1)[1]
+    if "--check" in sys.argv[1:]:
+        if text != old:
+            print("README.md: its tables differ from tests/bench/results: tests/bench/tables.py")
+            return 1
+        return 0
+    with open(README, "w") as f:
+        f.write(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
