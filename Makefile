@@ -72,6 +72,8 @@ CUDA_HOME  := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 GENCODE    := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
 	-gencode arch=compute_80$(comma)code=compute_80
 NVCCFLAGS  := -O3 -std=c++17 -lineinfo -Xcompiler -fPIC$(comma)-fvisibility=hidden -Ikernels --fmad=true -DNCT_CUDA
+# 44 MB of kernels become 11; nvcc before 12.8 does not know the flag.
+NVCCFLAGS  += $(shell $(NVCC) --help 2>/dev/null | grep -q compress-mode && echo --compress-mode=size)
 CFLAGS_CUDA := -DNCT_CUDA -I$(CUDA_HOME)/include
 LIBS_layer += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lstdc++
 endif
