@@ -30,7 +30,7 @@ static bool closed_part(const char *path, char *part, size_t size) {
 bool core_path_denied(const char *endpoint, char *ret_text, size_t size) {
     char part[108], group[64];
     struct stat st;
-    if (strncmp(endpoint, "ipc:///", 7) || !closed_part(endpoint + 6, part, sizeof part) || stat(part, &st))
+    if (strncmp(endpoint, "ipc:///", 7) != 0 || !closed_part(endpoint + 6, part, sizeof part) || stat(part, &st))
         return false;
     group_name(st.st_gid, group, sizeof group);
     snprintf(ret_text, size, "permission denied: %s has mode %04o and the group %s; is this user a member?", part,
