@@ -373,6 +373,7 @@ def test_under_load_no_frame_is_lost_and_each_has_its_weights(start, manager, tm
     assert set(got) == set(range(2, 15)), "a generation without an answer"
     books = d.ledger()
     assert books["received"] == books["ok"] == len(got) + 2 and books["in_flight"] == 0
+    assert books["batch_flush"] > 0, "what was queued for the old weights is due at once"
     assert facts(d)[0]["m"][0] == 14
 
 
