@@ -8,8 +8,9 @@ enum {
     TILE_MIN = 64,            /* 4 vectors of 16 */
     SLICE_CI = 128,           /* with one tap: 128 x 64 steps are 32 KB, what a 48 KB L1 holds beside weights */
     TILE_FLOATS = 4 << 10,    /* a tile grows beyond 64 steps while its x stays below 16 KB of L1, */
-    SLICED_FLOATS = 32 << 10, /* with several slices, x and their sums below 128 KB of L2 each: pieces of rows that
+    SLICED_FLOATS = 64 << 10, /* with several slices, x and their sums below 128 KB of L2 each: pieces of rows that
                                  lie pages apart get longer */
+    ROWS_HELD = 256,          /* channels that a worker computes at once where rows are long (CPU_UNIT_BYTES) */
 };
 
 /* Balanced: 3 slices of 64 channels rather than 85, 85 and 22. */
@@ -41,7 +42,7 @@ static void tile_init(cpu_plan *plan, int32_t tile) {
         plan->seg_len = plan->seg_need = tile;
         plan->seg_step = plan->dilation;
     }
-    plan->pitch = plan->segments * plan->seg_len;
+    plan->pitch = (plan->segments * plan->seg_len / 16 | 1) * 16; /* an odd count of lines: all sets of L1 in turn */
 }
 
 void cpu_plan_init(cpu_plan *plan, const nct_params *p) {
@@ -58,7 +59,8 @@ void cpu_plan_init(cpu_plan *plan, const nct_params *p) {
         tile_init(plan, tile * 2);
         int64_t most = plan->n_slices > 1 ? SLICED_FLOATS : TILE_FLOATS;
         if ((int64_t)plan->slice_ci * plan->pitch > most) break;
-        if (plan->n_slices > 1 && (int64_t)plan->co * plan->tile > most) break;
+        int64_t rows = plan->co < ROWS_HELD ? plan->co : ROWS_HELD;
+        if (plan->n_slices > 1 && rows * plan->tile > most) break;
         tile *= 2;
     }
     tile_init(plan, tile);
