@@ -45,8 +45,8 @@ const void *generation_model(const generation *g); /* what generations of one na
 /* Layers on this device are not freed from now on: after a fault the driver's free can wait for a kernel that never
  * ends. Loop thread. */
 void models_lose_device(int32_t device);
-generation *generation_ref(generation *g);         /* returns g */
-void generation_unref(generation *g);              /* frees it with its last reference; NULL is fine */
+generation *generation_ref(generation *g); /* returns g */
+void generation_unref(generation *g);      /* frees it with its last reference; NULL is fine */
 
 typedef struct models models;
 /* Where layers go: filled from the engines before anything is loaded. */
