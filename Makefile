@@ -328,6 +328,7 @@ deb: ## Debian packages of the committed tree, into $(BUILD)/deb
 	$(Q)CUDA=$(CUDA) VERSION=$(VERSION) conf/deb.sh $(DEB)
 test-systemd: ## the packages in a Debian that boots under systemd-nspawn: install, serve, kill, reload, stop, purge (root)
 	@$(MAKE) -s deps DEPS="$(DEPS_systemd)"
+	@ls $(DEB)/nctd_*.deb >/dev/null 2>&1 || $(MAKE) -s deb
 	$(Q)tests/systemd/run.sh $(DEB) $(BUILD)/systemd
 
 # ---- the GPU layer: tests and bench, on a host with a card and PyTorch for CUDA ---------------------------------------
