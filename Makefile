@@ -350,6 +350,6 @@ bench-gpu: $(SO_layer) ## the CUDA layer beside PyTorch (PEERS=all adds torch.co
 clean: ## remove what was built
 	rm -rf build
 
--include $(shell find $(BUILD) -path $(BUILD)/deb -prune -o -type f -name '*.d' -print 2>/dev/null)
+-include $(shell find $(BUILD) \( -path $(BUILD)/deb -o -path $(BUILD)/systemd \) -prune -o \( -name '*.c.d' -o -name '*.cu.d' \) -print 2>/dev/null)
 .SECONDARY:
 .DELETE_ON_ERROR:
