@@ -2,6 +2,7 @@
  *
  * Spans of time are 2^k steps; when the columns are full, neighbours are merged and spans double: one pass, no length needed. */
 #include "plot.h"
+#include "cli.h"
 #include "canvas.h"
 #include "target.h"
 #include <errno.h>
@@ -251,9 +252,15 @@ static int draw(const plot *p, FILE *to) {
     return r;
 }
 
+static int named(const plot *p, nct_why *why, int error) {
+    nct_why of_target = *why;
+    if (error) snprintf(why->text, sizeof why->text, "--plot '%.90s': %.140s", cli_quote(p->path), of_target.text);
+    return error;
+}
+
 int plot_finish(plot *p, nct_why *why) {
     target t;
-    int r = target_open(&t, p->path, 0, why);
+    int r = named(p, why, target_open(&t, p->path, 0, why));
     FILE *to = r ? NULL : fdopen(dup(t.fd), "wb");
     if (!r && !to) r = refuse(why, -errno, strerror(errno));
     if (to) {
@@ -263,7 +270,7 @@ int plot_finish(plot *p, nct_why *why) {
         if (r) refuse(why, r, strerror(-r));
     }
     if (!r)
-        r = target_finish(&t, why);
+        r = named(p, why, target_finish(&t, why));
     else
         target_abort(&t);
     plot_free(p);

@@ -32,6 +32,12 @@ static int refuse(run_result *f, int error, const char *format, ...) {
     return error;
 }
 
+/* What was refused is the file that was to be written; the message is printed under the input's name. */
+static int named(run_result *f, const char *what, const char *path, int error) {
+    nct_why why = f->why;
+    return error ? refuse(f, error, "%s '%s': %s", what, cli_quote(path), why.text) : 0;
+}
+
 /* ---- checks ------------------------------------------------------------------------------------------------ */
 static int check_input(run *r, run_result *f) {
     const served_model *m = &r->model;
@@ -47,6 +53,9 @@ static int check_input(run *r, run_result *f) {
 static int same_file(run *r, run_result *f) {
     struct stat st;
     if (!strcmp(f->in->out, "-") || stat(f->in->out, &st) || !S_ISREG(st.st_mode)) return 0;
+    struct stat model;
+    if (r->o.model && !stat(r->o.model, &model) && model.st_dev == st.st_dev && model.st_ino == st.st_ino)
+        return refuse(f, -EINVAL, "output '%s' is the model file; name another", cli_quote(f->in->out));
     const run_input *i = inputs_same_file(&r->in, st.st_dev, st.st_ino);
     if (!i) return 0;
     if (i == f->in) return refuse(f, -EINVAL, "output '%s' is the input itself", cli_quote(f->in->out));
@@ -149,7 +158,7 @@ static int attempt(run *r, run_result *f, audio *a) {
     if (!e && f->t_in) e = run_daemon(r, f, r->in.n == 1 ? f->t_in : -1, r->in.n == 1 ? f->t_out : -1);
     if (!e) e = plan(r, f); /* now with the daemon's own limits */
     spec.steps = f->t_out;
-    if (!e) e = output_open(&o, &spec, &f->why);
+    if (!e) e = named(f, "output", spec.path, output_open(&o, &spec, &f->why));
     if (!e) e = picture(r, f, &p);
     if (!e && f->t_in) e = run_frames(r, f, a, o, p);
     if (e == RUN_SHORT) e = -ENODATA;
