@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include "config_value.h"
 #include "wire.h"
 
@@ -237,7 +238,15 @@ static int read_folder(config *c, const char *path, config_why *why) {
     snprintf(copy, sizeof copy, "%s", path);
     snprintf(pattern, sizeof pattern, "%s/conf.d/*.conf", dirname(copy));
     if (glob(pattern, 0, NULL, &found)) return 0; /* no folder, or nothing in it */
-    for (size_t i = 0; i < found.gl_pathc && !e; i++) e = read_file(c, found.gl_pathv[i], why);
+    for (size_t i = 0; i < found.gl_pathc && !e; i++) {
+        const char *name = found.gl_pathv[i];
+        struct stat st;
+        /* A FIFO would be waited for without end, by a reload as well. */
+        if (!stat(name, &st) && !S_ISREG(st.st_mode))
+            e = fail(why, -EINVAL, "%s: not a regular file; conf.d/*.conf are read as files: move it away", name);
+        else
+            e = read_file(c, name, why);
+    }
     globfree(&found);
     return e;
 }

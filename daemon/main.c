@@ -224,6 +224,7 @@ static int may_serve(daemon_state *d) {
 static int serve(daemon_state *d) {
     notify_init();
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a log that reached ulimit -f loses lines, not the daemon */
     if (may_serve(d)) return d->exit_code;
     if (!open_all(d)) {
         hold_signals(SIG_UNBLOCK);

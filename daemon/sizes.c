@@ -64,8 +64,10 @@ static int check_descriptors(const sizes *s, config_why *why) {
     }
     if (n.rlim_cur >= s->descriptors) return 0;
     snprintf(why->text, sizeof why->text,
-        "limits.max_clients needs %" PRIu64 " file descriptors, and RLIMIT_NOFILE allows %llu", s->descriptors,
-        (unsigned long long)n.rlim_max);
+        "limits.max_clients needs %" PRIu64
+        " file descriptors, and RLIMIT_NOFILE allows %llu: lower it, or raise ulimit -n "
+        "(LimitNOFILE= of a unit)",
+        s->descriptors, (unsigned long long)n.rlim_max);
     return -EMFILE;
 }
 

@@ -253,6 +253,7 @@ void cli_catch_signals(void) {
     sigaction(SIGHUP, &act, NULL);
     act.sa_handler = SIG_IGN; /* a reader that went away is an EPIPE that is reported, not a death */
     sigaction(SIGPIPE, &act, NULL);
+    sigaction(SIGXFSZ, &act, NULL); /* past ulimit -f: EFBIG, as a full disk is ENOSPC */
 }
 
 int cli_write_all(int fd, const void *bytes, size_t len) {
