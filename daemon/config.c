@@ -2,8 +2,8 @@
  * Called by main (start, reload) on any thread; owns nothing global, logs nothing. The grammar is ini.c's,
  * the keys are config.def's, the layer parameters of a [model] are kernels/model's. */
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
-#include <glob.h>
 #include <libgen.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -231,23 +231,37 @@ static int read_file(config *c, const char *path, config_why *why) {
     return e;
 }
 
+static int is_conf(const struct dirent *entry) {
+    size_t n = strlen(entry->d_name);
+    return entry->d_name[0] != '.' && n > 5 && !strcmp(entry->d_name + n - 5, ".conf");
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b) {
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+/* A FIFO would be waited for without end, by a reload as well. */
+static int read_regular(config *c, const char *path, config_why *why) {
+    struct stat st;
+    if (!stat(path, &st) && !S_ISREG(st.st_mode))
+        return fail(why, -EINVAL, "%s: not a regular file; conf.d/*.conf are read as files: move it away", path);
+    return read_file(c, path, why);
+}
+
 static int read_folder(config *c, const char *path, config_why *why) {
-    char copy[4096], pattern[4128];
-    glob_t found;
-    int e = 0;
+    char copy[4096], folder[4128], name[4400];
+    struct dirent **found;
     snprintf(copy, sizeof copy, "%s", path);
-    snprintf(pattern, sizeof pattern, "%s/conf.d/*.conf", dirname(copy));
-    if (glob(pattern, 0, NULL, &found)) return 0; /* no folder, or nothing in it */
-    for (size_t i = 0; i < found.gl_pathc && !e; i++) {
-        const char *name = found.gl_pathv[i];
-        struct stat st;
-        /* A FIFO would be waited for without end, by a reload as well. */
-        if (!stat(name, &st) && !S_ISREG(st.st_mode))
-            e = fail(why, -EINVAL, "%s: not a regular file; conf.d/*.conf are read as files: move it away", name);
-        else
-            e = read_file(c, name, why);
+    snprintf(folder, sizeof folder, "%s/conf.d", dirname(copy));
+    int e = 0, n = scandir(folder, &found, is_conf, by_name);
+    if (n < 0 && (errno == ENOENT || errno == ENOTDIR)) return 0;
+    if (n < 0) return fail(why, -errno, "%s: cannot be read: %s", folder, strerror(errno));
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "%s/%s", folder, found[i]->d_name);
+        if (!e) e = read_regular(c, name, why);
+        free(found[i]);
     }
-    globfree(&found);
+    free(found);
     return e;
 }
 

@@ -46,3 +46,14 @@ def test_a_reload_does_not_wait_for_a_fifo(start):
         assert wait_until(lambda: c.hello() and c.welcome["reload"]["refused"] == 1, 20 * SLOW), c.welcome["reload"]
         assert "a.conf: not a regular file" in c.welcome["reload"]["why"]
     os.unlink(odd)
+
+
+def test_conf_d_is_never_passed_over(tmp_path):
+    folder = tmp_path / "odd[x]*"
+    (folder / "conf.d").mkdir(parents=True)
+    (folder / "nctd.conf").write_text("[engine]\nengine = cpu\n")
+    for name, text in (("b.conf", "[engine]\nthreads = 2\n"), (".hidden.conf", "[wrong"), ("a.conf.bak", "[wrong"),
+                       ("a.conf", "[engine]\nthreads = 1\n")):
+        (folder / "conf.d" / name).write_text(text)
+    r = subprocess.run([NCTD, "--dump-config", "-c", str(folder / "nctd.conf")], capture_output=True, text=True)
+    assert r.returncode == 0 and "threads = 2 # " in r.stdout and "conf.d/b.conf:2" in r.stdout, (r.stderr, r.stdout)
