@@ -5,13 +5,21 @@
  *
  * The ladder, on a shared 2-core AVX-512 machine (times over the FMA loop's, one thread, whole fused layer; the inner
  * loop alone, in L1, runs at the FMA loop's speed, unaligned taps included):
- *   default 1.47 direct -> 1.26 with the next tile's x prefetched (rows lie pages apart) and weights packed as one stream
+ *   default 1.47 direct -> 1.26 with the next tile's x prefetched (rows lie pages apart), weights packed as one stream
  *     -> 0.94 with F(2,3) -> 0.90 with its products in chunks of 48 channels instead of all 256
  *   dconv 2.46 with every tile staged -> 1.95 with rows read in place; convtasnet in place lost (1.62 -> 1.94)
  *   convtasnet 1.92 -> 1.78 prefetching in one burst a tile -> 1.62 spread over the tile -> 1.50 with tiles of 256 steps
  *     instead of 64 (demucs-l4 2.10 -> 1.55 -> 1.40 on the same way)
  *   diffpolicy 2.26 by rows of 16 steps -> 1.54 over the channels (short.inc.h); diffpolicy-n1 14.5 -> 7.6
- *   the vectors of a tile outside, its channels inside: lost 5 % where x is small (wav2vec2-l0), won where it is not */
+ *   the vectors of a tile outside, its channels inside: lost 5 % where x is small (wav2vec2-l0), won where it is not
+ *   convtasnet 1.79 -> 1.62 with staged rows an odd count of lines apart (272 floats, not 256) and tiles still of 256
+ *     -> 1.55 with frames of their own worker, x of the next slice ahead and one-tap steps without a table of offsets;
+ *     what is left: 1.22 in the tiles, memory and prefetch 0.2, leaves and norm 0.1; oneDNN's ncw form takes 1.46
+ *   demucs-l4 1.38 -> 1.28 with longer tiles where a unit holds a quarter of the channels: fewer weights from L3
+ *   wav2vec2-l0, encodec48-l0, convtasnet-dw -4 to -11 % with units of 384 KB; lost by others (default 3 %)
+ *   lost on convtasnet: tiles of 512 (+7 %); prefetch one line in four steps of a kernel, not between kernels (+4 %);
+ *     staging 64 steps before their use (+4 %); y prefetched for writing as a kernel starts (+-1 %, encodec48-l0 +2 %)
+ *   lost: second pass of a frame from its end (convtasnet -1 %, dconv and encodec48-l0 +6 %) */
 
 typedef struct {
     const float *x;
@@ -28,27 +36,32 @@ typedef struct {
 
 enum { AHEAD = 64 * CPU_ROWS }; /* weights are read once a call, in one stream over the calls of a slice */
 
+INLINE void step_kernel(const int rows, const int cols, const float *x, const float *w, vf (*acc)[COLS]) {
+    __builtin_prefetch(w + AHEAD);
+    vf xv[COLS];
+#pragma GCC unroll 8
+    for (int v = 0; v < cols; v++) xv[v] = load(x + v * LANES);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+        vf wv = splat(w[r]);
+#pragma GCC unroll 8
+        for (int v = 0; v < cols; v++) acc[r][v] = FMA(wv, xv[v], acc[r][v]);
+    }
+}
+
 INLINE void tile_kernel(const int rows, const int cols, const tile_args *a) {
     vf acc[CPU_ROWS][COLS];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
         for (int v = 0; v < cols; v++) acc[r][v] = (vf){0};
-    const float *w = a->w, *x_row = a->x;
-    for (int32_t c = 0; c < a->n_ci; c++, x_row += a->x_pitch)
-        for (int32_t k = 0; k < a->n_k; k++, w += CPU_ROWS) {
-            const float *x = x_row + a->off[k];
-            __builtin_prefetch(w + AHEAD);
-            vf xv[COLS];
-#pragma GCC unroll 8
-            for (int v = 0; v < cols; v++) xv[v] = load(x + v * LANES);
-#pragma GCC unroll 8
-            for (int r = 0; r < rows; r++) {
-                vf wv = splat(w[r]);
-#pragma GCC unroll 8
-                for (int v = 0; v < cols; v++) acc[r][v] = FMA(wv, xv[v], acc[r][v]);
-            }
-        }
+    const float *w = a->w, *x = a->x;
+    if (a->n_k == 1) {
+        for (int32_t c = 0; c < a->n_ci; c++, x += a->x_pitch, w += CPU_ROWS) step_kernel(rows, cols, x, w, acc);
+    } else {
+        for (int32_t c = 0; c < a->n_ci; c++, x += a->x_pitch)
+            for (int32_t k = 0; k < a->n_k; k++, w += CPU_ROWS) step_kernel(rows, cols, x + a->off[k], w, acc);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
@@ -120,6 +133,17 @@ static void slice_run(const tile_args *a, const float *w_slice, int32_t lo, int3
     }
 }
 
+/* What slice i brings up: the next slice of the tile, or the next tile's first. Slices of the same channels read the
+ * same rows. */
+static x_ahead slice_ahead(
+    const cpu_plan *plan, const cpu_source *src, int32_t group, int32_t i, int64_t t0, int64_t work) {
+    int64_t step = (int64_t)plan->tile * plan->stride;
+    int32_t next = i + 1 < plan->n_slices ? i + 1 : 0;
+    cpu_slice s = cpu_slice_at(plan, next);
+    int64_t u = slice_first(plan, src, &s, next > 0 ? t0 : t0 + plan->tile);
+    return ahead_of(src, (int64_t)group * plan->ci + s.ci0, s.n_ci, u, step, work);
+}
+
 static void conv_tile(const cpu_layer *c, const cpu_source *src, int32_t group, int32_t lo, int32_t hi, int64_t t0,
     int32_t n, cpu_target dst, float *x_tile, float *part) {
     const cpu_plan *plan = &c->plan;
@@ -130,9 +154,8 @@ static void conv_tile(const cpu_layer *c, const cpu_source *src, int32_t group, 
         cpu_slice s = cpu_slice_at(plan, i);
         int last = i == plan->n_slices - 1;
         tile_args a = {.x = x_tile, .x_pitch = plan->pitch, .off = c->off, .n_ci = s.n_ci, .n_k = s.n_k};
-        int64_t channel = (int64_t)group * plan->ci + s.ci0, step = (int64_t)plan->tile * plan->stride;
-        x_ahead ahead = ahead_of(src, channel, s.n_ci, slice_first(plan, src, &s, t0) + step, step,
-            (int64_t)(hi - lo) * (round_up_lanes(n) / LANES));
+        int64_t channel = (int64_t)group * plan->ci + s.ci0;
+        x_ahead ahead = slice_ahead(plan, src, group, i, t0, (int64_t)(hi - lo) * (round_up_lanes(n) / LANES));
         a.ahead = &ahead;
         const float *x = slice_in_place(plan, src, channel, &s, t0, n, hi - lo);
         if (x) {

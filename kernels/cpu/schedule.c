@@ -1,25 +1,36 @@
 /* schedule.c: who computes what, and when; nothing here changes a bit of a result.
  *
- * Two ways through a frame. IN_UNITS: a worker takes whole norm groups and does everything while their raw outputs
+ * Three ways through a frame. IN_UNITS: a worker takes whole norm groups and does everything while their raw outputs
  * lie in L2, in one phase. IN_BLOCKS, for groups beyond L2, for more workers than groups, and where no statistics
  * are waited for: blocks of CPU_LEAF steps are convolved and counted in the first phase, groups are merged in the
  * second, blocks are normalised in the third (from y, or convolved again where y cannot hold f32 or the products
- * are few). Units and blocks are dealt out by cost in contiguous ranges: a worker keeps to its frames.
+ * are few). IN_FRAMES: the same, but one worker does all blocks of a frame, and in one phase. All are dealt out by
+ * cost in contiguous ranges: a worker keeps to its frames.
  *
  * Worker threads, all at once, each with its own part of the workspace; nothing is allocated or kept. */
 #include "schedule.h"
 #include <errno.h>
 
-enum { RECOMPUTE_PRODUCTS = 16, STAGE_WORTH = 48 };
+enum {
+    FEW_PRODUCTS = 16, /* of an output: cheaper to compute again than to fetch */
+    FEW_BYTES = 384 << 10,
+    FRAMES_EACH = 16, /* of unequal length for each worker: none is more than 1/16 behind */
+    STAGE_WORTH = 48, /* channels of a unit that make up for staging its x once more */
+};
 
 typedef struct {
     size_t norm, leaf, worker, raw, x_tile, part, worker_bytes, total;
 } layout;
 
+static int has_few_products(const nct_params *p) {
+    return (int64_t)p->in_channels / p->groups * p->kernel_size <= FEW_PRODUCTS;
+}
+
 /* Of one worker: a share of a frame that stays in L2, or short frames. */
 static int64_t raw_floats_of(const nct_params *p, int64_t max_t) {
-    int64_t all = p->out_channels * round_up(max_t, 64), l2 = CPU_UNIT_BYTES / (int64_t)sizeof(float);
-    return all < l2 ? all : l2;
+    int64_t all = p->out_channels * round_up(max_t, 64);
+    int64_t most = (has_few_products(p) ? FEW_BYTES : CPU_UNIT_BYTES) / (int64_t)sizeof(float);
+    return all < most ? all : most;
 }
 
 static layout layout_of(const nct_layer *l, int64_t n_frames, int64_t max_t, int64_t sum_t, int64_t n_workers) {
@@ -60,16 +71,31 @@ static frame_kind kind_of(const cpu_run *r, const nct_frame *f) {
     const nct_params *p = &r->l->p;
     if (r->c->weight_short && f->t_out <= CPU_SHORT) return IN_UNITS;
     if (!r->stats) return IN_BLOCKS;
+    frame_kind blocks = r->whole ? IN_FRAMES : IN_BLOCKS;
     int64_t row = round_up(f->t_out, 64), held = r->raw_floats / row / r->group_co * r->group_co;
-    if (held == 0) return IN_BLOCKS;
-    if ((int64_t)r->job->n_frames * p->num_groups < r->n_workers && f->t_out > CPU_LEAF) return IN_BLOCKS;
-    int64_t worth = r->c->plan.co < STAGE_WORTH ? r->c->plan.co : STAGE_WORTH;
+    if (held == 0) return blocks;
+    if ((int64_t)r->job->n_frames * p->num_groups < r->n_workers && f->t_out > CPU_LEAF) return blocks;
+    int64_t worth = has_few_products(p) ? CPU_ROWS : STAGE_WORTH;
+    if (worth > r->c->plan.co) worth = r->c->plan.co;
     int f32 = r->job->y && r->job->y_dtype == NCT_F32;
-    return f32 && held < worth ? IN_BLOCKS : IN_UNITS;
+    return f32 && held < worth ? blocks : IN_UNITS;
 }
 
 static int32_t blocks_of(const nct_frame *f) {
     return (int32_t)ceil_div(f->t_out, CPU_LEAF);
+}
+
+/* A worker that has a frame to itself normalises it while its end lies in L2 and its beginning in L3, and waits for
+ * nobody; done only where that leaves no worker with less than the others. */
+static int whole_pays(const nct_job *job, int32_t n_workers) {
+    if (n_workers == 1) return 1;
+    int64_t sum = 0, most = 0;
+    for (int32_t n = 0; n < job->n_frames; n++) {
+        sum += job->frames[n].t_out;
+        if (job->frames[n].t_out > most) most = job->frames[n].t_out;
+    }
+    int even = job->n_frames % n_workers == 0 && most * job->n_frames == sum;
+    return even || most * n_workers * FRAMES_EACH <= sum;
 }
 
 /* Small jobs in blocks are cut along the channels too, so that every worker has some. */
@@ -90,12 +116,12 @@ static cpu_run run_of(const nct_layer *l, const nct_job *job, int32_t n_workers,
     r.group_co = l->p.out_channels / l->p.num_groups;
     r.stats = job->norm != NCT_NORM_GIVEN && !(job->flags & NCT_CONV_ONLY);
     r.leaves = r.stats || job->frame_flags;
-    int64_t products = (int64_t)c->plan.ci * c->plan.taps;
-    r.in_place = job->y && job->y_dtype == NCT_F32 && products > RECOMPUTE_PRODUCTS;
+    r.in_place = job->y && job->y_dtype == NCT_F32 && !has_few_products(&l->p);
     r.raw_floats = raw_floats_of(&l->p, max_t);
     char *base = job->workspace;
     r.norm = (cpu_norm *)(void *)(base + at->norm);
     r.leaf = (cpu_leaf *)(void *)(base + at->leaf);
+    r.whole = r.stats && whole_pays(job, n_workers);
     splits_choose(&r);
     return r;
 }
@@ -126,13 +152,13 @@ typedef struct {
 } frame_work;
 
 static frame_work work_of(const cpu_run *r, const nct_frame *f, phase_kind phase) {
-    int blocks = kind_of(r, f) == IN_BLOCKS;
+    frame_kind kind = kind_of(r, f);
     int64_t all = (int64_t)r->l->p.out_channels * f->t_out;
     int32_t n = 0;
-    if (phase == MERGE || (phase == CONV && !blocks))
-        n = phase == MERGE && !blocks ? 0 : r->l->p.num_groups;
-    else if (blocks)
-        n = blocks_of(f) * r->splits;
+    if (kind == IN_BLOCKS)
+        n = phase == MERGE ? r->l->p.num_groups : blocks_of(f) * r->splits;
+    else if (phase == CONV)
+        n = kind == IN_FRAMES ? 1 : r->l->p.num_groups;
     return (frame_work){n, n ? all / n + 1 : 0};
 }
 
@@ -151,6 +177,8 @@ static void work_do(const cpu_run *r, const cpu_frame *f, phase_kind phase, int3
         for (int32_t g = u0; g < u1; g++) norm[g] = cpu_norm_merge(r, f, g);
     else if (f->kind == IN_UNITS)
         cpu_unit(r, f, u0, u1);
+    else if (f->kind == IN_FRAMES)
+        cpu_unit_frame(r, f);
     else
         blocks_do(r, f, phase, u0, u1);
 }
@@ -264,7 +292,10 @@ const char *cpu_schedule_text(const nct_layer *l, const nct_job *job, int32_t fr
     int64_t max_t;
     layout at = layout_of_job(l, job, n_workers, &max_t);
     cpu_run r = run_of(l, job, n_workers, &at, max_t);
-    if (kind_of(&r, &job->frames[frame]) == IN_UNITS) return "whole groups in L2, one pass";
+    frame_kind kind = kind_of(&r, &job->frames[frame]);
+    if (kind == IN_UNITS) return "whole groups in L2, one pass";
+    if (kind == IN_FRAMES)
+        return r.in_place ? "whole frames, normalised in a second pass over y" : "whole frames, convolved twice";
     if (!r.stats) return "blocks of steps, one pass";
     return r.in_place ? "blocks of steps, normalised in a second pass over y" : "blocks of steps, convolved twice";
 }

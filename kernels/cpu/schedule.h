@@ -9,7 +9,7 @@ typedef struct {
     uint32_t saw;
 } cpu_norm;
 
-typedef enum { IN_UNITS, IN_BLOCKS } frame_kind;
+typedef enum { IN_UNITS, IN_BLOCKS, IN_FRAMES } frame_kind;
 
 typedef struct {
     const nct_layer *l;
@@ -22,6 +22,7 @@ typedef struct {
     int in_place;     /* blocks: y holds the raw outputs between the phases; else they are computed twice */
     int32_t splits;   /* blocks: parts that the channels are cut into */
     int any_blocks;
+    int whole; /* frames of blocks are dealt out whole */
     int64_t raw_floats;
     cpu_leaf *leaf;             /* of all frames: [frame][channel][block] */
     cpu_norm *norm;             /* [frame][group] */
@@ -46,6 +47,8 @@ void cpu_unit_short(const cpu_run *r, const cpu_frame *frames, int32_t n, int32_
  * second: normalise. */
 void cpu_block_first(const cpu_run *r, const cpu_frame *f, int32_t block, int32_t split);
 void cpu_block_second(const cpu_run *r, const cpu_frame *f, int32_t block, int32_t split);
+/* unit.c: a whole frame in blocks: convolve and count all, merge, normalise. */
+void cpu_unit_frame(const cpu_run *r, const cpu_frame *f);
 
 /* stats.c: merge a group's leaves, choose by job.norm, write stat_out. */
 cpu_norm cpu_norm_merge(const cpu_run *r, const cpu_frame *f, int32_t group);

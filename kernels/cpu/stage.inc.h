@@ -116,7 +116,12 @@ typedef struct {
 } x_ahead;
 
 static x_ahead ahead_of(const cpu_source *src, int64_t channel, int32_t rows, int64_t u, int64_t n, int64_t work) {
-    if (u < 0 || u + n > src->t_in) return (x_ahead){.work = work};
+    if (u < 0) {
+        n += u;
+        u = 0;
+    }
+    if (n > src->t_in - u) n = src->t_in - u;
+    if (n <= 0) return (x_ahead){.work = work};
     int64_t size = src->dtype == NCT_F32 ? 4 : 2;
     const char *p = (const char *)src->x + (src->off + channel * src->pitch + u) * size;
     return (x_ahead){.p = p, .pitch = src->pitch * size, .bytes = n * size, .rows = rows, .work = work};

@@ -160,3 +160,10 @@ void cpu_block_second(const cpu_run *r, const cpu_frame *f, int32_t block, int32
         apply_run(r, f, c, end, b.t0, b.n, raw.y, raw.pitch);
     }
 }
+
+void cpu_unit_frame(const cpu_run *r, const cpu_frame *f) {
+    cpu_norm *norm = r->norm + (int64_t)f->index * r->l->p.num_groups;
+    for (int32_t b = 0; b < f->blocks; b++) cpu_block_first(r, f, b, 0);
+    for (int32_t g = 0; g < r->l->p.num_groups; g++) norm[g] = cpu_norm_merge(r, f, g);
+    for (int32_t b = 0; r->job->y && b < f->blocks; b++) cpu_block_second(r, f, b, 0);
+}
