@@ -49,7 +49,7 @@ def test_a_stopped_client_holds_nobody_and_comes_back_by_itself(daemon, tcp, row
     d = daemon(tcp=tcp)
     channels, steps = (2, 480) if rows == "small" else (8, 4000)  # answers of 3.8 kB or 1 MB
     peer = Peer(d.ingest, f"{rows}/p", channels, steps, 1000000)
-    assert peer.line() == "0"
+    assert until(lambda: peer.line() == "0")  # of a full window some are refused, and errors overtake
     peer.stop()
     time.sleep(0.5)
     assert others_are_served(d) > 20

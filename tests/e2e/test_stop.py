@@ -179,7 +179,7 @@ def test_who_is_frozen_does_not_keep_it(daemon, tcp, frozen):
     x = np.ones((8, 4000), np.float32)
     if frozen == "client":
         peer = Peer(d.ingest, "large/p", 8, 4000, 1000000)
-        assert peer.line() == "0"
+        assert until(lambda: peer.line() == "0")  # of a full window some are refused, and errors overtake
     else:
         peer = Peer("sub", d.publish, "large/")
         time.sleep(0.5)
@@ -288,7 +288,7 @@ def test_signals_during_start(daemon, tmp_path):
     d.write_conf()
     for moment in ("hup", "term"):
         d.start(wait=False)
-        assert until(lambda: catches(d.process.pid, signal.SIGHUP))
+        assert until(lambda: catches(d.process.pid, signal.SIGTERM))  # not SIGHUP: whoever runs this may ignore it
         if moment == "hup":
             while "ready version" not in d.text():
                 d.signal(signal.SIGHUP)
@@ -302,10 +302,10 @@ def test_signals_during_start(daemon, tmp_path):
 
 
 def catches(pid, number):
-    """Does the process catch or ignore that signal already?"""
+    """Does the process catch that signal already?"""
     with open(f"/proc/{pid}/status") as f:
-        masks = dict(re.findall(r"^(Sig(?:Cgt|Ign)):\s+([0-9a-f]+)$", f.read(), re.M))
-    return any(int(m, 16) >> (number - 1) & 1 for m in masks.values())
+        caught = re.search(r"^SigCgt:\s+([0-9a-f]+)$", f.read(), re.M).group(1)
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def test_past_its_deadline_it_says_what_is_lost(start, tmp_path):
