@@ -112,6 +112,27 @@ static void child(int fd, const private_daemon *d) {
     _exit(127);
 }
 
+/* Its end of the pair is closed: how did it end? Waits for the code no longer than a moment, and leaves it to private_stop(). */
+static int ended_early(const private_daemon *d, nct_why *why) {
+    siginfo_t info = {0};
+    for (int i = 0; i < 200 && !info.si_pid; i++) {
+        if (waitid(P_PID, (id_t)d->pid, &info, WEXITED | WNOHANG | WNOWAIT)) break;
+        if (!info.si_pid) nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+    if (!info.si_pid)
+        snprintf(why->text, sizeof why->text, "the private daemon left its connection before it was ready");
+    else if (info.si_code == CLD_EXITED)
+        snprintf(why->text, sizeof why->text,
+            "the private daemon ended with code %d before it was ready; lines above, if any, are its own",
+            info.si_status);
+    else
+        snprintf(why->text, sizeof why->text,
+            "the private daemon was ended by signal %d (%s) before it was ready; is memory short or limited (ulimit "
+            "-v)?",
+            info.si_status, strsignal(info.si_status));
+    return -ECHILD;
+}
+
 /* One line from the daemon: READY, or why not. */
 static int read_line(private_daemon *d, char *line, size_t size, nct_why *why) {
     size_t have = 0;
@@ -124,10 +145,7 @@ static int read_line(private_daemon *d, char *line, size_t size, nct_why *why) {
         if (poll(&p, 1, left < 500 ? left : 500) <= 0) continue;
         ssize_t n = read(d->fd, line + have, size - 1 - have);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) {
-            refuse(why, ECHILD, "the private daemon ended before it was ready (its words are above)");
-            return -ECHILD;
-        }
+        if (n <= 0) return ended_early(d, why);
         have += (size_t)n;
     }
     line[have] = 0;

@@ -187,6 +187,17 @@ static int by_out(const void *a, const void *b) {
     return strcmp((*(const run_input *const *)a)->out, (*(const run_input *const *)b)->out);
 }
 
+static int refuse_same_out(const run_input *a, const run_input *b) {
+    if (!strcmp(a->path, b->path))
+        return cli_usage("the input '%s' is named twice; name it once", cli_quote(a->path));
+    /* With -r, {dir} still tells two names of one file apart. */
+    if (!strcmp(a->folder, b->folder) && a->there && b->there && a->dev == b->dev && a->ino == b->ino)
+        return cli_usage(
+            "'%s' and '%s' are the same file, named twice; name it once", cli_quote(a->path), cli_quote(b->path));
+    return cli_usage("'%s' and '%s' would both become '%s'; a --template with {name} or {dir} keeps them apart",
+        cli_quote(a->path), cli_quote(b->path), cli_quote(a->out));
+}
+
 int inputs_name(inputs *in, const char *out_dir, const char *template) {
     int r = 0;
     for (int i = 0; i < in->n && !r; i++) r = make_name(&in->v[i], out_dir, template);
@@ -195,9 +206,7 @@ int inputs_name(inputs *in, const char *out_dir, const char *template) {
     for (int i = 0; i < in->n && !r; i++) sorted[i] = &in->v[i];
     if (!r) qsort(sorted, (size_t)in->n, sizeof(const void *), by_out);
     for (int i = 1; i < in->n && !r; i++)
-        if (!strcmp(sorted[i - 1]->out, sorted[i]->out))
-            r = cli_usage("'%s' and '%s' would both become '%s'; a --template with {name} or {dir} keeps them apart",
-                cli_quote(sorted[i - 1]->path), cli_quote(sorted[i]->path), cli_quote(sorted[i]->out));
+        if (!strcmp(sorted[i - 1]->out, sorted[i]->out)) r = refuse_same_out(sorted[i - 1], sorted[i]);
     free(sorted);
     return r;
 }

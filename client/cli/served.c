@@ -182,6 +182,16 @@ char *served_ledger_text(const json_t *ledger) {
     return text;
 }
 
+/* libnct names the endpoint in what it says of a daemon that does not answer, and in little else. */
+static void say_unreached(const char *endpoint, int error, const char *reason) {
+    if (!strstr(reason, endpoint))
+        cli_say("%s: %s", cli_quote(endpoint), reason);
+    else if (cli_exit_of(error) == CLI_NO_DAEMON)
+        cli_say("%s; is nctd running? --connect ENDPOINT names another", reason);
+    else
+        cli_say("%s", reason);
+}
+
 int served_connect(nct **ret, served *ret_served, const char *endpoint, double timeout_s, int nonblock) {
     nct_options o;
     char reason[256];
@@ -194,7 +204,7 @@ int served_connect(nct **ret, served *ret_served, const char *endpoint, double t
     o.nonblock = nonblock;
     int r = nct_open_why(&c, endpoint, &o, reason);
     if (r) {
-        cli_say("%s: %s", cli_quote(endpoint), reason);
+        say_unreached(endpoint, r, reason);
         return r == -EINVAL ? CLI_USAGE : cli_exit_of(r);
     }
     const char *welcome = nct_welcome(c, &len);

@@ -100,14 +100,26 @@ static int show(const sub_options *o, sub_samples *to, const nct_answer *a) {
     return r ? CLI_FAILED : CLI_OK;
 }
 
+/* ZeroMQ tells a subscriber neither that nobody publishes nor that no topic fits. */
+static void say_nothing_came(const sub_options *o) {
+    cli_say(
+        "no result within %g s from %s; is nctd running, is its publish.endpoint this one (--connect ENDPOINT), and "
+        "does a frame's model/stream fit the topic?",
+        o->timeout_s, cli_quote(o->endpoint));
+}
+
 static int follow(const sub_options *o, nct_sub *s) {
     sub_samples to = {.fd = STDOUT_FILENO};
     int code = CLI_OK, timeout_ms = o->timeout_s > 0 ? (int)(o->timeout_s * 1000) : -1;
-    for (uint64_t n = 0; n < o->count && !cli_stopped && !code;) {
+    uint64_t n = 0;
+    while (n < o->count && !cli_stopped && !code) {
         nct_answer a;
         int r = nct_sub_recv(s, timeout_ms, &a);
         if (r == -EINTR) continue;
-        if (r == -ETIMEDOUT) break;
+        if (r == -ETIMEDOUT) {
+            if (!n) say_nothing_came(o);
+            break;
+        }
         if (r) cli_say("%s", nct_sub_reason(s));
         if (r == -EPROTO) continue;
         if (r) return CLI_FAILED;

@@ -26,7 +26,8 @@ def test_info(daemon):
     text = ok(nct("info", "--connect", daemon.ingest)).stdout.decode()
     for word in ("model main", "kernel_size        3", "num_groups         2", "max_frame_bytes", "ledger: received 0", "variant"):
         assert word in text, (word, text)
-    fails(nct("info", "--connect", "ipc:///nonexistent/x.sock", "--timeout", "0.3"), 69)
+    r = fails(nct("info", "--connect", "ipc:///nonexistent/x.sock", "--timeout", "0.3"), 69, "is nctd running?", "--connect ENDPOINT")
+    assert r.stderr.count(b"x.sock") == 1, r.stderr
     fails(nct("info", "--connect", "http://x"), 2)
 
 
@@ -91,6 +92,17 @@ def test_sub_shows_gaps_and_other_streams_stay_out(daemon):
     assert p.returncode == 0, err
     text = out.decode()
     assert "main/mic: 3 results are missing here" in text and "mic2" not in text and text.count("(4, 8) f32") == 3
+
+
+def test_sub_says_that_nothing_came(daemon):
+    """Nobody publishes there, or nobody sends: a timeout is no failure, but it is not silent."""
+    r = ok(nct("sub", "--connect", "ipc:///nonexistent/x.sock", "--timeout", "0.3"))
+    assert b"no result within 0.3 s" in r.stderr and b"is nctd running" in r.stderr and not r.stdout
+    assert b"no result within 0.3 s" in ok(nct("sub", "--connect", daemon.publish, "main/none", "--timeout", "0.3")).stderr
+    p = subscribe(daemon, "main/mic", "--timeout", 2 * SLOW)
+    frames_of("250", 250, "mic", daemon)
+    out, err = p.communicate(timeout=30 * SLOW)
+    assert p.returncode == 0 and out.count(b"\n") == 4 and not err, err
 
 
 def test_sub_ends_on_signals_and_closed_pipes(daemon):

@@ -85,6 +85,15 @@ def test_names_that_would_collide_are_refused_before_any_work(folder, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_an_input_named_twice_is_called_that(tmp_path):
+    """No --template could keep these apart."""
+    shutil.copy(ST, tmp_path / "in.wav")
+    for second, words in (("in.wav", "'in.wav' is named twice"), ("./in.wav", "'in.wav' and './in.wav' are the same file")):
+        r = nct("run", *MODEL, "in.wav", second, "-O", tmp_path / "out", cwd=tmp_path)
+        fails(r, 2, words, "name it once")
+        assert b"--template" not in r.stderr and not (tmp_path / "out").exists()
+
+
 def test_results_in_the_folder_that_is_read(folder, tmp_path):
     """Results below the input folder are not taken for inputs by the next run, and never replace one."""
     shutil.copytree(folder / "a" / "b", tmp_path / "in")

@@ -125,6 +125,18 @@ def test_no_nctd_is_said(tmp_path):
     ok(r)
 
 
+@pytest.mark.parametrize("end, words", [("exit 3", "ended with code 3"), ("kill -9 $$", "ended by signal 9")])
+def test_an_nctd_that_ends_in_silence(tmp_path, end, words):
+    """What stands beside nct as nctd says nothing: the sentence tells how it ended, and points at no words."""
+    import shutil
+    shutil.copy(NCT, tmp_path / "nct")
+    (tmp_path / "nctd").write_text(f"#!/bin/sh\n{end}\n")
+    os.chmod(tmp_path / "nctd", 0o755)
+    r = subprocess.run([tmp_path / "nct", "run", *MODEL, ST, "-o", tmp_path / "o.wav"], capture_output=True, timeout=60 * SLOW)
+    fails(r, 69, words, "before it was ready")
+    assert b"are above" not in r.stderr and b"No child" not in r.stderr
+
+
 def test_precision(start, tmp_path):
     from nct_tools import B0
     d = start({"model main": {"file": B0, "num_groups": 2}})
