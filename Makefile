@@ -242,7 +242,8 @@ lint: ## style, includes, static analysis, generated files
 	@$(MAKE) -s all check-generated
 	@$(MAKE) -s tidy
 
-TIDY = $(SRC_layer) $(SRC_model) $(SRC_client) client/cli/main.c $(SRC_cli) daemon/main.c $(filter-out daemon/engine_cuda%,$(SRC_daemon))
+# kernels/cpu/ops_*.c are left out: they use vector shuffles that clang 14 does not know.
+TIDY = $(filter-out kernels/cpu/ops_%,$(SRC_layer)) $(SRC_model) $(SRC_client) client/cli/main.c $(SRC_cli) daemon/main.c $(filter-out daemon/engine_cuda%,$(SRC_daemon))
 tidy: $(patsubst %,$(BUILD)/tidy/%.ok,$(TIDY)) ## clang-tidy over every C file
 $(BUILD)/tidy/%.ok: % .clang-tidy
 	@mkdir -p $(@D)

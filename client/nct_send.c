@@ -111,7 +111,7 @@ fail_send:
 }
 
 int nct_send(nct *c, const nct_request *q, const void *payload, uint64_t *ret_request_id) {
-    uint64_t id;
+    uint64_t id = 0;
     int error = core_owned(c);
     if (error) return error;
     error = core_send(c, q, payload, core_deadline(c->o.timeout_ms), &id);

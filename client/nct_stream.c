@@ -62,7 +62,7 @@ static int open_stream(nct *c, const char *model, const char *name, const char *
 }
 
 int nct_stream_open(nct *c, const char *model, const char *stream_name, const char *facts, uint32_t *ret_epoch) {
-    control w;
+    control w = {0};
     int error = core_owned(c);
     if (error) return error;
     error = open_stream(c, model, stream_name, facts, &w);

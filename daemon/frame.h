@@ -31,36 +31,39 @@ typedef struct zbuf {
 typedef enum { ROW_NONE, ROW_ARENA, ROW_SLOT, ROW_CELL } row_place;
 
 typedef struct frame {
-    struct frame *next, *prev;      /* the queue of the stage that holds it */
-    struct session *session;        /* counted reference: outlives its connection (session_gone() tells) */
-    struct stream *stream;          /* counted reference */
-    struct generation *model;       /* counted reference: the generation that admitted it */
-    map_link by_request;            /* the frame table's: (session, request id) */
-    bool placed;                    /* it holds a place in its session's window; an answer takes that over */
-    wire_header h;                  /* the request, as received */
-    zbuf payload;                   /* until its row was copied into a slot */
-    size_t in_bytes, out_bytes;     /* the charges (flow.md 5) */
-    int32_t x_dtype, y_dtype, norm; /* its kind: the layer's input dtype (i32, f64 become f32), result dtype, nct_norm;
+    struct frame *next, *prev;  /* the queue of the stage that holds it */
+    struct session *session;    /* counted reference: outlives its connection (session_gone() tells) */
+    struct stream *stream;      /* counted reference */
+    struct generation *model;   /* counted reference: the generation that admitted it */
+    map_link by_request;        /* the frame table's: (session, request id) */
+    bool placed;                /* it holds a place in its session's window; an answer takes that over */
+    wire_header h;              /* the request, as received */
+    zbuf payload;               /* until its row was copied into a slot */
+    size_t in_bytes, out_bytes; /* the charges (flow.md 5) */
+    int32_t x_dtype, y_dtype,
+        norm; /* its kind: the layer's input dtype (i32, f64 become f32), result dtype, nct_norm;
                                        OBSERVE is norm OWN with `observe` */
     bool observe;
     int32_t t_in, t_out, pad_left, pad_right;
-    int32_t c_in, c_out, n_groups;  /* the model's, set at admission: batcher and engine size rows from the frame alone */
-    heap_node ttl;                  /* the batcher's */
-    uint64_t t_read_ns;             /* monotonic: read by ingest */
-    uint64_t t_expire_ns;           /* 0: no ttl */
+    int32_t c_in, c_out,
+        n_groups;         /* the model's, set at admission: batcher and engine size rows from the frame alone */
+    heap_node ttl;        /* the batcher's */
+    uint64_t t_read_ns;   /* monotonic: read by ingest */
+    uint64_t t_expire_ns; /* 0: no ttl */
     uint64_t t_launch_ns, t_done_ns;
-    uint64_t order;                 /* admission number: rising over all frames */
-    struct engine *engine;          /* the engine its stream is bound to while it has frames in flight; NULL on the way
+    uint64_t order;        /* admission number: rising over all frames */
+    struct engine *engine; /* the engine its stream is bound to while it has frames in flight; NULL on the way
                                        to the batcher: none yet, the first take binds (engine_setup.bind tells the stream) */
     /* the result */
-    int error;                      /* 0, or negative errno: then why says it */
+    int error; /* 0, or negative errno: then why says it */
     char why[128];
-    uint32_t result_flags;          /* WIRE_CPU_FALLBACK, ... */
-    uint32_t saw;                   /* NCT_SAW_* */
+    uint32_t result_flags; /* WIRE_CPU_FALLBACK, ... */
+    uint32_t saw;          /* NCT_SAW_* */
     row_place place;
-    void *y;                        /* t_out * C_out samples of y_dtype, or G x nct_stat with OBSERVE */
+    void *y; /* t_out * C_out samples of y_dtype, or G x nct_stat with OBSERVE */
     size_t y_bytes;
-    uint32_t arena_first, arena_pages; /* ROW_ARENA: its pages, the frame's until let go. arena_pages 0: a small row in
+    uint32_t arena_first,
+        arena_pages; /* ROW_ARENA: its pages, the frame's until let go. arena_pages 0: a small row in
                                           pages that the batch owns; the publisher copies it before engine_batch_end */
 } frame;
 
@@ -80,10 +83,10 @@ typedef struct batch {
     close_cause cause;
     uint64_t t_take_ns; /* it left the queue */
     int32_t n_frames;
-    frame **frames; /* [n_frames], room for batch.max_frames; row n of the launch */
-    int error;      /* of the launch: then every frame's error is set too */
+    frame **frames;                  /* [n_frames], room for batch.max_frames; row n of the launch */
+    int error;                       /* of the launch: then every frame's error is set too */
     uint32_t tail_first, tail_pages; /* arena pages shared by its small rows; engine_batch_end gives them back */
-    bool done;      /* the engine's: computed, waits for its turn */
+    bool done;                       /* the engine's: computed, waits for its turn */
 } batch;
 
 typedef struct {

@@ -3,6 +3,7 @@
  * Nothing is allocated before the frame is admitted. */
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "error.h"
@@ -61,6 +62,23 @@ static int check_steps(candidate *c, const wire_header *h, const nct_params *p) 
     return 0;
 }
 
+/* GIVEN's tail, of any alignment. A group that is not finite has NaN for mean and M2 and still a count; an M2 below 0 by
+ * more than merging in float64 loses never came from a sum of squares. */
+static int check_given(candidate *c, const request *r, const nct_params *p) {
+    const unsigned char *tail = (const unsigned char *)r->payload->data + r->payload->bytes;
+    tail -= (size_t)p->num_groups * WIRE_STAT_BYTES;
+    for (int32_t g = 0; g < p->num_groups; g++) {
+        nct_stat s;
+        memcpy(&s, tail + (size_t)g * WIRE_STAT_BYTES, sizeof s);
+        if (!(s.count >= 0 && s.count <= 9007199254740992.0 && s.count == floor(s.count)))
+            return no(
+                c, -EINVAL, "GIVEN: the count of group %d is %g; it is a whole number from 0 to 2^53", g, s.count);
+        if (s.m2 < -1e-9 * s.count * fmax(1, s.mean * s.mean))
+            return no(c, -EINVAL, "GIVEN: M2 of group %d is %g; a sum of squares is not negative", g, s.m2);
+    }
+    return 0;
+}
+
 static int check_shape(ingest *in, candidate *c, const request *r) {
     const nct_params *p = generation_params(c->of->current);
     uint64_t max = in->cfg->limits.max_frame_bytes;
@@ -71,6 +89,7 @@ static int check_shape(ingest *in, candidate *c, const request *r) {
         return no(c, -EINVAL, "the frame has %u channels, and model %s takes %d", r->h.channels, c->of->name,
             p->in_channels);
     error = check_steps(c, &r->h, p);
+    if (!error && r->h.flags & WIRE_GIVEN) error = check_given(c, r, p);
     if (error) return error;
     c->y_dtype = r->h.want ? r->h.want : NCT_F32;
     uint64_t y = r->h.flags & WIRE_OBSERVE

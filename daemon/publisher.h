@@ -17,7 +17,7 @@ typedef struct publisher {
     zxpub *pub; /* NULL: no PUB */
     cells *pool;
     ledger *counts;
-    struct meters *meters; /* NULL: nothing is measured */
+    struct meters *meters;                         /* NULL: nothing is measured */
     void (*batch_end)(struct engine *e, batch *b); /* engine_batch_end */
     uint64_t publish_bytes;
     size_t largest; /* result published so far */

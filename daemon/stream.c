@@ -65,6 +65,7 @@ static void unname(streams *t, stream *s) {
 /* Its owner forgets it; frames on their way keep it alive. */
 static void end(streams *t, stream *s) {
     session *o = s->owner;
+    assert(o); /* only a stream that nobody has ended yet comes here */
     unname(t, s);
     if (s->prev) s->prev->next = s->next;
     if (s->next) s->next->prev = s->prev;

@@ -26,7 +26,7 @@ void welcome_learn(welcome *w) {
         snprintf(w->device, sizeof w->device, "%s", gpu);
     else if (!uname(&host))
         snprintf(w->device, sizeof w->device, "%.60s", host.machine);
-    if (!l || nct_out_steps(p, t_in, p->pad_left, p->pad_right, &t_out, NULL)) return;
+    if (!p || !l || nct_out_steps(p, t_in, p->pad_left, p->pad_right, &t_out, NULL)) return;
     row.x_pitch = t_in, row.t_in = (int32_t)t_in, row.y_pitch = t_out, row.t_out = (int32_t)t_out;
     row.pad_left = p->pad_left, row.pad_right = p->pad_right;
     float *x = calloc((size_t)p->in_channels, (size_t)t_in * sizeof *x);

@@ -231,8 +231,8 @@ static double device_only(bench *b, bool timeline) {
         if (i >= n_slots) {
             cudaEventSynchronize(g->at[AT_OUT]);
             at += snprintf(text + at, sizeof text - (size_t)at, "%s[%d,%.0f,%.0f,%.0f]", i > n_slots ? "," : "",
-                i % n_slots, (double)at_us(base, g->at[AT_IN]),
-                (double)at_us(base, g->at[AT_KERNEL]), (double)at_us(base, g->at[AT_OUT]));
+                i % n_slots, (double)at_us(base, g->at[AT_IN]), (double)at_us(base, g->at[AT_KERNEL]),
+                (double)at_us(base, g->at[AT_OUT]));
         }
         if (engine_cuda_ops.launch(b->e, s, &why)) die(b->e->latch_why);
     }

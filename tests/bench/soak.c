@@ -103,8 +103,8 @@ static int start(options *o) {
     snprintf(o->log, sizeof o->log, "%s/log", o->folder);
     FILE *f = fopen(path, "we");
     if (!f) return -1;
-    fprintf(
-        f, "[ingest]\nendpoint = %s\n[publish]\nendpoint = %s\n[http]\nenabled = no\n[engine]\nengine = cpu\n", o->endpoint, o->publish);
+    fprintf(f, "[ingest]\nendpoint = %s\n[publish]\nendpoint = %s\n[http]\nenabled = no\n[engine]\nengine = cpu\n",
+        o->endpoint, o->publish);
     fprintf(f, "[model small]\nin_channels = 2\nout_channels = 2\nkernel_size = 3\npadding = 1\nnum_groups = 1\n");
     fprintf(f, "[model large]\nin_channels = 128\nout_channels = 128\nkernel_size = 3\npadding = 1\ngroups = 128\n"
                "num_groups = 32\n");

@@ -167,6 +167,20 @@ def test_request_ids_are_unique_while_in_flight(start, served):
 
 
 @pytest.mark.sanitize
+@pytest.mark.parametrize("stat,word", [((-1, 0, 1), "count"), ((0.5, 0, 1), "count"), ((float("inf"), 0, 1), "count"),
+                                       ((float("nan"), 0, 1), "count"), ((10, 0, -1), "M2")])
+def test_senseless_statistics_are_refused(served, stat, word):
+    with served.client() as c:
+        tail = struct.pack("<6d", 10, 0, 1, *stat)
+        header = c.header(X, flags=wire.GIVEN)
+        refused(c, [b"m/s/", header, X.tobytes() + tail], wire.EINVAL, word, "group 1")
+        spoiled = struct.pack("<6d", 10, 0, 1, 10, float("nan"), float("nan"))  # of a group that is not finite: an honest answer
+        c.send(b"m/s/", c.header(X, flags=wire.GIVEN), X.tobytes() + spoiled)
+        y = wire.array(c.recv())
+        assert np.isfinite(y[:2]).all() and np.isnan(y[2:]).all()
+
+
+@pytest.mark.sanitize
 def test_a_stream_belongs_to_the_session_that_first_used_it(served):
     with served.client() as a, served.client() as b:
         assert a.ask("m/s", X).h.status == 0

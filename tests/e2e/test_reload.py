@@ -2,10 +2,8 @@
 applied is swapped between batches, and every frame belongs to the generation that admitted it."""
 import glob
 import os
-import queue
 import re
 import signal
-import socket
 import threading
 import time
 
@@ -13,110 +11,10 @@ import numpy as np
 import pytest
 import zmq
 
-import stfile
 import wire
-from conftest import ROOT, SLOW, until
+from conftest import SLOW, until
 from oracle import Layer, assert_close
-
-DATA = os.path.join(ROOT, "tests", "data")
-X = np.arange(20, dtype=np.float32).reshape(2, 10) / 7
-PARAMS = {"num_groups": 2}
-
-
-def write_model(path, seed, c_in=2, c_out=4, k=3, meta=None):
-    """Under another name, then renamed: nobody reads half of it."""
-    rng = np.random.default_rng(seed)
-    tensors = {"conv.weight": rng.standard_normal((c_out, c_in, k)).astype(np.float32),
-               "norm.weight": rng.standard_normal(c_out).astype(np.float32), "norm.bias": rng.standard_normal(c_out).astype(np.float32)}
-    stfile.write(f"{path}.new", tensors, meta)
-    os.rename(f"{path}.new", path)
-    return str(path)
-
-
-class Manager:
-    """The service manager's end of the notify socket. A thread reads it at once: Linux keeps 10 datagrams."""
-
-    def __init__(self, folder):
-        self.path = f"{folder}/notify.sock"
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.bind(self.path)
-        self.got = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self):
-        while message := self.socket.recv(4096):
-            self.got.put(message.decode())
-
-    def close(self):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
-            s.sendto(b"", self.path)
-
-    def next(self, seconds=20):
-        """The next datagram as a dict, WATCHDOG=1 and requests for more time left out; None when nothing comes."""
-        for _, text in self.every(seconds * SLOW, stop=lambda text: not text.startswith(("WATCHDOG", "EXTEND"))):
-            if not text.startswith(("WATCHDOG", "EXTEND")):
-                return dict(line.split("=", 1) for line in text.strip().split("\n"))
-        return None
-
-    def every(self, seconds, stop=lambda text: False):
-        """All datagrams of that time, or until one says stop, whole: (when, text)."""
-        end, got = time.monotonic() + seconds, []
-        while (left := end - time.monotonic()) > 0:
-            try:
-                got.append((time.monotonic(), self.got.get(timeout=left)))
-            except queue.Empty:
-                break
-            if stop(got[-1][1]):
-                break
-        return got
-
-    def reloaded(self):
-        """One reload, as it must be told: its STATUS."""
-        begins, ends = self.next(), self.next()
-        assert begins and set(begins) == {"RELOADING", "MONOTONIC_USEC", "STATUS"} and begins["RELOADING"] == "1", begins
-        assert 0 <= time.clock_gettime(time.CLOCK_MONOTONIC) - int(begins["MONOTONIC_USEC"]) / 1e6 < 60 * SLOW
-        assert ends and set(ends) == {"READY", "STATUS"} and ends["READY"] == "1", ends
-        return ends["STATUS"]
-
-
-@pytest.fixture
-def manager(tmp_path):
-    m = Manager(tmp_path)
-    yield m
-    m.close()
-
-
-@pytest.fixture
-def model(tmp_path):
-    return write_model(tmp_path / "m.safetensors", 1)
-
-
-@pytest.fixture
-def daemon(start, manager, model):
-    d = start({"model m": {"file": model, **PARAMS}}, env={"NOTIFY_SOCKET": manager.path})
-    ready = manager.next()
-    assert ready["READY"] == "1" and "serving 1 models" in ready["STATUS"]
-    return d
-
-
-def reload(d, manager):
-    d.signal(signal.SIGHUP)
-    return manager.reloaded()
-
-
-def facts(d):
-    """What WELCOME says of models and reloads."""
-    with d.client() as c:
-        return {m["name"]: (m["generation"], m["digest"]) for m in c.welcome["models"]}, c.welcome["reload"]
-
-
-def stays(d, before, why, status):
-    """Refused: everything is as before, and the reason stands in STATUS, WELCOME and the log."""
-    models, told = facts(d)
-    assert models == before
-    assert told["last"] == "refused" and re.search(why, told["why"]), told
-    assert "; reload refused: " in status and told["why"][:200] in status, status
-    assert until(lambda: any(line.startswith("<4>reload refused") and told["why"][:200] in line for line in d.log)), d.text()
+from reloading import *  # noqa: F401,F403 (fixtures are found by name)
 
 
 @pytest.mark.sanitize
@@ -257,20 +155,6 @@ def test_larger_batches_find_their_workspace(start, manager, model):
         assert all(c.recv().payload == want for _ in range(48))
         books = c.ledger()
         assert books["batches"] < 49 and books["batch_frames"] == 49, "no batch was larger than one frame"
-
-
-class Slow:
-    """A reload that waits in reading conf.d/slow.conf, a FIFO, until let go."""
-
-    def __init__(self, d):
-        self.path = os.path.join(d.folder, "conf.d", "slow.conf")
-        os.mkdir(os.path.dirname(self.path))
-        os.mkfifo(self.path)
-
-    def let_go(self, last=False):
-        with open(self.path, "w"):
-            if last:
-                os.remove(self.path)
 
 
 @pytest.mark.sanitize
@@ -434,125 +318,3 @@ def test_a_stream_of_another_rate_is_closed(daemon, manager, model):
         assert closed.payload == b"sample_rate is 16000 Hz, and model m is for 8000 Hz"
         assert c.recv(0.3) is None
         assert c.ask("m/b", X).h.generation == c.ask("m/c", X).h.generation == 2
-
-
-@pytest.mark.sanitize
-def test_sighup_and_sigterm_while_a_reload_runs(start, manager, model):
-    """The helper thread hangs in a FIFO: the daemon serves, drains and ends all the same, in its time."""
-    d = start({"model m": {"file": model, **PARAMS}, "daemon": {"drain_ms": 2000}}, env={"NOTIFY_SOCKET": manager.path})
-    manager.next()
-    Slow(d)
-    d.signal(signal.SIGHUP)
-    assert manager.next()["RELOADING"] == "1"
-    with d.client() as c:
-        assert c.ask("m/s", X).h.status == 0
-        d.signal(signal.SIGHUP)
-        assert until(lambda: c.ledger() and c.welcome["reload"]["asked"] == 2)
-        d.signal(signal.SIGTERM)
-        assert until(lambda: "stopping:" in d.text())
-        for _ in range(100):
-            d.signal(signal.SIGHUP)
-        begin = time.monotonic()
-        assert d.wait(30) == 0
-        assert time.monotonic() - begin < 30
-    assert "reload refused, everything stays as it is: the daemon stops" in d.text()
-    assert manager.next()["STOPPING"] == "1"
-
-
-@pytest.mark.sanitize
-def test_a_reload_that_ends_while_it_stops_is_not_applied(start, manager, model):
-    d = start({"model m": {"file": model, **PARAMS}, "daemon": {"drain_ms": 20000}}, env={"NOTIFY_SOCKET": manager.path})
-    manager.next()
-    slow = Slow(d)
-    write_model(model, 2)
-    d.signal(signal.SIGHUP)
-    assert manager.next()["RELOADING"] == "1"
-    with d.client() as c:
-        assert c.ask("m/s", X).h.status == 0
-    d.signal(signal.SIGTERM)
-    assert until(lambda: "stopping:" in d.text())
-    slow.let_go()
-    assert d.wait(30) == 0, d.text()
-    assert "reload applied" not in d.text() and "everything stays as it is: the daemon stops" in d.text()
-
-
-def slow_models(tmp_path, n=6):
-    path = write_model(tmp_path / "big.safetensors", 9, 768, 768, 7)
-    return {f"model big{i}": {"file": path, **PARAMS} for i in range(n)}
-
-
-@pytest.mark.sanitize
-def test_sighup_during_start_is_a_reload_after_it(start, manager, tmp_path):
-    """And more time is asked for while it loads."""
-    d = start(slow_models(tmp_path), env={"NOTIFY_SOCKET": manager.path}, wait=False)
-    assert until(lambda: "ingest bound" in d.text())
-    sent = 0
-    while "ready version" not in d.text():
-        d.signal(signal.SIGHUP)
-        sent += 1
-        time.sleep(0.005)
-        assert d.process.poll() is None, d.text()
-    first = manager.next()
-    assert first["READY"] == "1" and "serving 6 models" in first["STATUS"]
-    assert manager.reloaded().endswith("reload: nothing changed")
-    models, told = facts(d)
-    assert sent >= told["asked"] >= 1 and told["unchanged"] >= 1 and told["refused"] == 0
-    assert {g for g, _ in models.values()} == {1}
-
-
-def test_a_long_start_asks_for_time_and_feeds_the_watchdog(start, manager, tmp_path):
-    d = start(slow_models(tmp_path, 24), env={"NOTIFY_SOCKET": manager.path, "WATCHDOG_USEC": "200000"}, wait=False)
-    got = []
-    while not any("READY=1" in text for _, text in got):
-        got += manager.every(0.2)
-        assert d.process.poll() is None
-    before = [text for _, text in got[:[("READY=1" in text) for _, text in got].index(True)]]
-    asked = [text for text in before if text.startswith("EXTEND_TIMEOUT_USEC=10000000\nSTATUS=loading for ")]
-    assert asked and len(asked) + before.count("WATCHDOG=1") == len(before), before
-    assert "WATCHDOG=1" in before
-    assert not any("EXTEND" in text for _, text in manager.every(1.2)), "it goes on asking"
-
-
-def test_the_watchdog_is_not_fed_by_a_stuck_engine(start, manager, tmp_path):
-    """The loop turns all the while: it answers PINGs."""
-    path = write_model(tmp_path / "slow.safetensors", 1, 256, 256, 31)
-    d = start({"model slow": {"file": path, **PARAMS}, "engine": {"threads": 1, "cpu_variant": "portable"},
-               "batch": {"max_frames": 1}}, env={"NOTIFY_SOCKET": manager.path, "WATCHDOG_USEC": "100000"})
-    x = np.random.default_rng(1).standard_normal((256, 15000)).astype(np.float32)
-    assert any("WATCHDOG=1" in text for _, text in manager.every(1)), "fed while there is nothing to do"
-    with d.client() as c:
-        c.frame("slow/a", x)
-        assert until(lambda: d.ledger()["received"] == 1)
-        time.sleep(0.2)
-        manager.every(0.01)
-        begin, fed, pongs = time.monotonic(), [], 0
-        while True:  # until its RESULT is there
-            c.send(b"", wire.pack(kind=wire.PING, session=c.session, request_id=5), b"")
-            m = c.recv()
-            if m.h.kind == wire.RESULT:
-                break
-            pongs += 1
-            fed += manager.every(0.05)
-        seconds = time.monotonic() - begin
-        assert pongs > 4 and seconds > 0.5, "too fast to say anything"
-        assert sum("WATCHDOG" in text for _, text in fed) <= 2, (seconds, fed)
-        assert c.recv().h.kind == wire.PONG
-    assert any("WATCHDOG=1" in text for _, text in manager.every(1)), "fed again"
-
-
-def test_old_weights_are_given_back(start, manager, tmp_path):
-    """50 reloads of a model of 3.5 MiB, and as much packed: 350 MiB, were they kept. What stays is a bounded number of
-    copies: the helper threads' malloc keeps the files that they read."""
-    path = tmp_path / "big.safetensors"
-    d = start({"model m": {"file": write_model(path, 1, 256, 512, 7), **PARAMS}}, env={"NOTIFY_SOCKET": manager.path})
-    manager.next()
-    x = np.ones((256, 20), np.float32)
-    seen = [d.rss_kb()]
-    with d.client() as c:
-        for i in range(50):
-            write_model(path, 2 + i % 2, 256, 512, 7)
-            assert "1 models changed" in reload(d, manager)
-            m = c.ask("m/s", x)
-            assert (m.h.status, m.h.generation) == (0, i + 2)
-            seen.append(d.rss_kb())
-    assert max(seen) - seen[0] < 80 << 10, seen
