@@ -75,7 +75,8 @@ def gpu():
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     slower = sum(r < 1 for r in ratios)
     return (f"{found[0]['hardware']}, {found[0]['date']}, PyTorch {found[0]['torch']}. Geometric mean against the best eager "
-            f"PyTorch: {mean:.2f}x; slower in {slower} of {len(ratios)} rows.\n\n"
+            f"PyTorch: {mean:.2f}x; slower in {slower} of {len(ratios)} rows. "
+            "Ours and the peers were timed in separate runs on one kind of card; each line of the file names its run.\n\n"
             + table(["shape", "tf32 µs", "floor", "PyTorch / ours", "bf16 µs", "floor", "PyTorch / ours"], lines))
 
 
