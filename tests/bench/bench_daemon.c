@@ -29,7 +29,7 @@ typedef struct {
 static const shape shapes[] = {{"2x480", 2, 480}, {"128x1024", 128, 1024}};
 
 typedef struct {
-    const char *nctd, *json, *engine;
+    const char *nctd, *json, *engine, *origin;
     int client_counts[COUNTS_MAX], n_counts;
     double seconds;
     int rounds, window;
@@ -216,14 +216,15 @@ static double median(const double *v, int n) {
 
 static void say(
     const options *o, FILE *json, const shape *sh, int clients, const peer *p, double ratio, double layer) {
-    char line[1024];
+    char line[2048];
     double frames_s = median(p->frames_s, o->rounds);
     int n = snprintf(line, sizeof line,
-        "{\"bench\":\"daemon\",\"frame\":\"%s\",\"clients\":%d,\"transport\":\"%s\",\"window\":%d,\"io_threads\":1,"
+        "{\"bench\":\"daemon\",%s,\"frame\":\"%s\",\"clients\":%d,\"transport\":\"%s\",\"window\":%d,\"io_threads\":"
+        "1,"
         "\"rounds\":%d,\"engine\":\"%s\",\"impl\":\"%s\",\"frames_s\":%.0f,\"mb_s_each_way\":%.0f,\"p50_us\":%.0f,"
         "\"p99_us\":%.0f,"
         "\"server_cpu_us\":%.1f",
-        sh->name, clients, o->tcp ? "tcp" : "ipc", p->window, o->rounds, o->engine, p->impl, frames_s,
+        o->origin, sh->name, clients, o->tcp ? "tcp" : "ipc", p->window, o->rounds, o->engine, p->impl, frames_s,
         frames_s * sh->channels * sh->steps * 4 / 1e6, (double)hist_quantile(&p->latency, 0.5) / 1e3,
         (double)hist_quantile(&p->latency, 0.99) / 1e3, median(p->cpu_us, o->rounds));
     if (ratio > 0)
@@ -265,7 +266,13 @@ static int options_read(options *o, int argc, char **argv) {
     static const struct option names[] = {{"seconds", 1, NULL, 's'}, {"rounds", 1, NULL, 'r'},
         {"window", 1, NULL, 'w'}, {"transport", 1, NULL, 't'}, {"json", 1, NULL, 'j'}, {"clients", 1, NULL, 'c'},
         {"engine", 1, NULL, 'e'}, {0}};
-    *o = (options){.seconds = 1, .rounds = 5, .window = 32, .engine = "cpu", .client_counts = {1, 4}, .n_counts = 2};
+    *o = (options){.origin = load_origin(argc, argv),
+        .seconds = 1,
+        .rounds = 5,
+        .window = 32,
+        .engine = "cpu",
+        .client_counts = {1, 4},
+        .n_counts = 2};
     for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
         if (c == 's') o->seconds = atof(optarg);
         if (c == 'r') o->rounds = atoi(optarg);

@@ -180,3 +180,35 @@ int load_usage(int pid, double *ret_cpu_s, uint64_t *ret_rss_bytes) {
     *ret_rss_bytes = (uint64_t)rss_pages * (uint64_t)sysconf(_SC_PAGESIZE);
     return 0;
 }
+
+static void processor(char *ret, size_t size) {
+    char line[256];
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    snprintf(ret, size, "unknown processor");
+    while (f && fgets(line, sizeof line, f)) {
+        char *value = strncmp(line, "model name", 10) == 0 ? strchr(line, ':') : NULL;
+        if (!value) continue;
+        line[strcspn(line, "\n")] = 0;
+        snprintf(ret, size, "%.*s", (int)size - 1, value + 2);
+        break;
+    }
+    if (f) fclose(f);
+}
+
+const char *load_origin(int argc, char **argv) {
+    static char text[1024];
+    char date[16], cpu[128], command[512] = "";
+    time_t now = time(NULL);
+    struct tm tm;
+    if (text[0]) return text;
+    strftime(date, sizeof date, "%F", localtime_r(&now, &tm));
+    processor(cpu, sizeof cpu);
+    for (int i = 0; i < argc; i++) {
+        const char *slash = strrchr(argv[i], '/');
+        size_t n = strlen(command);
+        snprintf(command + n, sizeof command - n, "%s%s", i ? " " : "", slash ? slash + 1 : argv[i]);
+    }
+    snprintf(text, sizeof text, "\"date\":\"%s\",\"hardware\":\"%s\",\"cores\":%ld,\"command\":\"%s\"", date, cpu,
+        sysconf(_SC_NPROCESSORS_ONLN), command);
+    return text;
+}

@@ -32,4 +32,7 @@ uint64_t load_now_ns(void);
 int load_spawn(char *const argv[], const char *log);
 /* CPU time and resident memory of a process from /proc; 0 or -1. */
 int load_usage(int pid, double *ret_cpu_s, uint64_t *ret_rss_bytes);
+/* The JSON members every line of results begins with: `"date":..,"hardware":..,"cores":..,"command":..`, folders left
+ * out of the command. Lives as long as the process; main thread only. */
+const char *load_origin(int argc, char **argv);
 #endif

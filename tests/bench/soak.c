@@ -20,7 +20,7 @@
 
 enum { CLIENTS_MAX = 16, PARTS = 10, VISIT_S = 15 };
 typedef struct {
-    const char *nctd, *json;
+    const char *nctd, *json, *origin;
     int seconds, clients;
     char folder[64], endpoint[128], publish[128], log[128];
 } options;
@@ -182,14 +182,14 @@ static int judge(const options *o, const sums *c, const memory *m, uint64_t publ
     bool exact = received == (int64_t)c->sent && ok == (int64_t)c->results && c->answered == c->sent &&
                  c->errors == 0 && received == ok + others && handed == let_go + cut + held && held == 0;
     bool flat = spread <= 1.0;
-    char line[1024];
+    char line[2048];
     snprintf(line, sizeof line,
-        "{\"bench\":\"soak\",\"seconds\":%d,\"clients\":%d,\"visits\":%llu,\"sent\":%llu,\"results\":%llu,"
+        "{\"bench\":\"soak\",%s,\"seconds\":%d,\"clients\":%d,\"visits\":%llu,\"sent\":%llu,\"results\":%llu,"
         "\"frames_s\":%.0f,\"sub_messages\":%llu,\"ledger_received\":%lld,\"ledger_ok\":%lld,\"ledger_others\":%lld,"
         "\"handed\":%lld,\"let_go\":%lld,\"rss_first_mb\":%.2f,\"rss_median_mb\":%.2f,\"rss_last_mb\":%.2f,\"rss_"
         "spread_percent\":%.3f,"
         "\"ledger_exact\":%s,\"rss_flat\":%s,\"exit\":%d}",
-        o->seconds, o->clients, (unsigned long long)c->visits, (unsigned long long)c->sent,
+        o->origin, o->seconds, o->clients, (unsigned long long)c->visits, (unsigned long long)c->sent,
         (unsigned long long)c->results, (double)c->results / o->seconds, (unsigned long long)published,
         (long long)received, (long long)ok, (long long)others, (long long)handed, (long long)let_go, mean_mb[0],
         median_mb, mean_mb[PARTS - 1], spread, exact ? "true" : "false", flat ? "true" : "false", exit_code);
@@ -245,7 +245,7 @@ static void clean(const options *o) {
 int main(int argc, char **argv) {
     static const struct option names[] = {
         {"seconds", 1, NULL, 's'}, {"clients", 1, NULL, 'c'}, {"json", 1, NULL, 'j'}, {0}};
-    options o = {.seconds = 600, .clients = 6};
+    options o = {.origin = load_origin(argc, argv), .seconds = 600, .clients = 6};
     for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
         if (c == 's') o.seconds = atoi(optarg);
         if (c == 'c') o.clients = atoi(optarg);
