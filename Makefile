@@ -340,7 +340,15 @@ $(GPU_ORACLE): tests/gpu/oracle.cu
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)
 	$(Q)$(NVCC) -O2 -std=c++17 -Xcompiler -fPIC -shared $(GENCODE) $< -o $@
-.PHONY: test-gpu bench-gpu bundle
+.PHONY: test-gpu sanitize-gpu bench-gpu bundle
+$(BUILD)/gpu/walk: $(BUILD)/tests/gpu/walk.c.o $(LIB_layer)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_layer) -o $@
+SANITIZE_SECONDS ?= 300
+sanitize-gpu: $(BUILD)/gpu/walk ## every kernel row on small shapes under compute-sanitizer, SANITIZE_SECONDS a tool (GPU host)
+	$(Q)for tool in memcheck racecheck synccheck initcheck; do \
+	  compute-sanitizer --tool $$tool --error-exitcode 9 $(BUILD)/gpu/walk --seconds $(SANITIZE_SECONDS) || exit 1; done
 test-gpu: $(SO_layer) $(GPU_ORACLE) ## the CUDA layer against the float64 oracle, numerics, bits (GPU host with PyTorch)
 	$(GPU_ENV) $(GPU_PYTHON) -m pytest -q tests/gpu $(TESTS)
 bundle: all $(if $(filter yes,$(HAVE_CUDA)),$(GPU_ORACLE)) ## a relocatable folder and its tarball for a host without packages
