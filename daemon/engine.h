@@ -96,6 +96,7 @@ int engine_workspace(
  * for what runs. */
 void engine_latch(engine *e, const char *why);
 bool engine_latched(const engine *e);
+const char *engine_fault(const engine *e); /* why it is latched; NULL: it is not */
 /* A latched engine goes on with the CPU backend, its slots and its streams; results carry WIRE_CPU_FALLBACK. Models
  * must be there for device -1. Memory that the device may still write to is not used again. On failure it stays
  * latched. Only from engine_setup.failed. */

@@ -12,6 +12,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include "gpu_meter.h"
+#include "gpu_range.h"
 #include "log.h"
 #include "rows.h"
 
@@ -212,7 +214,7 @@ static int run_layer(engine *e, slot *s, const nct_job *job, nct_why *why) {
     return 0;
 }
 
-static int cuda_launch(engine *e, slot *s, nct_why *why) {
+static int launch_batch(engine *e, slot *s, nct_why *why) {
     gpu_slot *g = s->backend;
     nct_job job = job_there(s, g);
     cudaError_t err = CU(cudaSetDevice, e->setup.device);
@@ -234,6 +236,13 @@ static int cuda_launch(engine *e, slot *s, nct_why *why) {
     return 0;
 }
 
+static int cuda_launch(engine *e, slot *s, nct_why *why) {
+    gpu_range_begin("nctd: launch a batch");
+    int error = launch_batch(e, s, why);
+    gpu_range_end();
+    return error;
+}
+
 /* ---- life ---- */
 static int read_facts(engine *e, nct_why *why) {
     struct cudaDeviceProp prop;
@@ -243,6 +252,8 @@ static int read_facts(engine *e, nct_why *why) {
     if (!err) err = CU(cudaMemGetInfo, &free_bytes, &total);
     if (err) return cuda_say(why, e->setup.device, "looking at the device", err);
     snprintf(e->facts.device, sizeof e->facts.device, "%.40s sm_%d%d", prop.name, prop.major, prop.minor);
+    char pci[32];
+    if (!cudaDeviceGetPCIBusId(pci, sizeof pci, e->setup.device)) gpu_meter_open(e->setup.index, pci);
     size_t need = (size_t)e->n_slots * (slot_in_bytes(e) + slot_out_bytes(e));
     if (need <= free_bytes) return 0;
     snprintf(why->text, sizeof why->text,

@@ -20,6 +20,9 @@ void engine_latch(engine *e, const char *why) {
 bool engine_latched(const engine *e) {
     return e->latched;
 }
+const char *engine_fault(const engine *e) {
+    return e->latched ? e->latch_why : NULL;
+}
 
 /* ---- memory that the device may still touch ---- */
 static bool lose(engine *e, slot *s, uint32_t *first, uint32_t *pages) {

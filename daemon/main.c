@@ -141,6 +141,8 @@ static int watch_signals(daemon_state *d) {
 
 static const char *not_ready(void *ctx) {
     const daemon_state *d = ctx;
+    for (int32_t i = 0; i < d->spine.n_engines; i++)
+        if (engine_fault(d->spine.engines[i])) return engine_fault(d->spine.engines[i]);
     if (d->drain.state != DRAIN_OFF) return "stopping";
     return models_count(d->spine.models) ? NULL : "the models are being loaded";
 }

@@ -1,6 +1,7 @@
 /* metrics.c: see metrics.h. Called by site.c; reads the stages, changes nothing. */
 #include "metrics.h"
 #include "engine_slots.h"
+#include "gpu_meter.h"
 #include "process.h"
 
 typedef enum {
@@ -224,6 +225,28 @@ static void put_engines(textbuf *t, const spine *s) {
     }
 }
 
+/* A GPU that does not answer has no samples. */
+static void put_gpus(textbuf *t, const spine *s) {
+    static const metric each[] = {M_gpu_used, M_gpu_total, M_gpu_load};
+    gpu_reading r[SPINE_ENGINES_MAX];
+    bool there[SPINE_ENGINES_MAX];
+    for (int32_t i = 0; i < s->n_engines; i++) there[i] = gpu_meter_read(i, &r[i]);
+    for (size_t k = 0; k < sizeof each / sizeof *each; k++) {
+        family(t, each[k]);
+        for (int32_t i = 0; i < s->n_engines; i++) {
+            if (!there[i] || (each[k] == M_gpu_load && r[i].load_percent < 0)) continue;
+            sample line = sample_of(t, each[k]);
+            label_number(&line, "engine", (uint64_t)i);
+            if (each[k] == M_gpu_load) {
+                before_value(&line);
+                text_double(t, r[i].load_percent / 100.0);
+                text_put(t, "\n");
+            } else
+                value(&line, each[k] == M_gpu_used ? r[i].used_bytes : r[i].total_bytes);
+        }
+    }
+}
+
 static void put_clients(textbuf *t, const spine *s) {
     uint64_t used = 0, window = 0;
     for (const session *c = s->sessions.first; c; c = c->next) {
@@ -292,6 +315,7 @@ char *metrics_text(const metrics_source *from, size_t *ret_bytes) {
     put_meters(&t, &from->s->meters);
     put_models(&t, from->s->models);
     put_engines(&t, from->s);
+    put_gpus(&t, from->s);
     put_clients(&t, from->s);
     one(&t, M_viewers, from->viewers);
     put_process(&t);

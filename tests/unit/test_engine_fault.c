@@ -71,7 +71,9 @@ static void test_all_fail(void **state) {
     engine_turn(r->e[0], uv_hrtime());
     assert_int_equal(n_held, 3);
     assert_int_equal(r->n_frames, 0);
+    assert_null(engine_fault(r->e[0]));
     break_device(r);
+    assert_string_equal(engine_fault(r->e[0]), "the device broke");
     rig_run(r, 20);
     for (int i = 0; i < 20; i++) {
         assert_int_equal(r->frames[i]->error, -EIO);
@@ -163,6 +165,7 @@ static void test_cpu_takes_over(void **state) {
     assert_int_equal(r->frames[0]->error, -EIO);
     assert_string_equal(engine_name(r->e[0]), "cpu");
     assert_false(engine_latched(r->e[0]));
+    assert_null(engine_fault(r->e[0]));
     for (int i = 0; i < 5; i++) {
         frame *f = i ? rig_frame(r, 0, i, 700, NCT_F32, 0) : bound;
         void *want = rig_expected(f);
