@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 
 import numpy as np
 import pytest
@@ -119,6 +121,52 @@ def test_offset_frames_are_counted(run):
         assert d.ledger()["offset"] == 0
         c.ask("m/s", (1000 + rng.standard_normal((1, 1000))).astype(np.float32))
         assert d.ledger()["offset"] == 1
+
+
+def get(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as r:
+            return r.status, r.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+
+
+def with_http(sections):
+    port = stories.free_port()
+    return port, {**sections, "http": {"enabled": "yes", "endpoint": f"127.0.0.1:{port}"}}
+
+
+def test_gauges_of_the_gpu(run):
+    port, sections = with_http(conf())
+    d = run(sections)
+    get(port, "/metrics")  # asks NVML for the first time
+    values = {}
+    end = time.monotonic() + 20
+    while not values and time.monotonic() < end:
+        time.sleep(1.1)
+        text = get(port, "/metrics")[1]
+        values = {k: float(v) for k, v in re.findall(r'^nctd_gpu_(\w+){engine="0"} (\S+)$', text, re.M)}
+    assert set(values) == {"memory_used_bytes", "memory_bytes", "utilization_ratio"}, values
+    assert 6 << 20 <= values["memory_used_bytes"] <= values["memory_bytes"], values
+    assert values["memory_bytes"] > 1 << 30 and 0 <= values["utilization_ratio"] <= 1, values
+    assert get(port, "/readyz") == (200, "ready\n")
+    assert d.stop() == 0
+
+
+def test_unaligned_weights(run):
+    """Weights that begin at any byte of their file give the bits of the same weights in their place."""
+    folder = os.path.join(os.path.dirname(E2E), "data")
+    names = ["B0_good_f32"] + sorted(x[:-12] for x in os.listdir(folder) if re.match(r"B6_.*\.safetensors$", x))
+    assert len(names) == 4
+    models = {f"model m{i}": {"file": os.path.join(folder, f"{name}.safetensors"), "num_groups": 2} for i, name in enumerate(names)}
+    d = run({"engine": {"engine": "cuda", "precision": "f32", "slot_bytes": "32M"}, **models})
+    x = rng.standard_normal((2, 1000)).astype(np.float32)
+    with d.client() as c:
+        first = wire.array(c.ask("m0/s", x)).copy()
+        assert first.shape == (4, 998) and np.isfinite(first).all()
+        for i in range(1, len(names)):
+            assert np.array_equal(wire.array(c.ask(f"m{i}/s", x)), first), names[i]
+    assert d.stop() == 0
 
 
 def test_the_gpu_is_full(run):
@@ -294,6 +342,27 @@ def test_a_kernel_traps(tmp_path, want, mode):
 def test_a_kernel_does_not_end(tmp_path, want, mode):
     seen = many(tmp_path, want, [(f"hang={k}", mode) for k in (1, 4)] + [("hang=3,ms=1500", mode)])
     assert seen == {f"{mode} hit": 3}, seen
+
+
+@faults
+def test_readyz_names_the_fault(run):
+    """What a client does not take holds the end up: as long as it lasts, /readyz says what failed."""
+    sections = conf(on_gpu_error="exit")
+    port, sections = with_http({**sections, "daemon": {"drain_ms": 8000}})
+    d = run(sections, fault="from=60,code=719")
+    c = d.client(timeout_s=60)
+    assert get(port, "/readyz") == (200, "ready\n")
+    for i in range(60):  # results of 64 KB that nobody reads
+        c.frame("m/s", INPUTS[1])
+    end, seen = time.monotonic() + 30, (200, "")
+    while seen[0] == 200 and time.monotonic() < end:
+        try:
+            seen = get(port, "/readyz")
+        except OSError:
+            break
+    assert seen[0] == 503 and "error 719" in seen[1], (seen, d.text())
+    c.close()
+    assert d.wait(60) == 1
 
 
 @faults
