@@ -43,6 +43,8 @@ def page(tmp_path_factory):
 def test_alerts_and_dashboard_name_what_exists(page):
     series = {}
     for f in page.values():
+        if not f.samples:
+            series[f.name] = {}  # a GPU's, on a host without one
         for (name, labels) in f.samples:
             for label, value in labels:
                 series.setdefault(name, {}).setdefault(label, set()).add(value)
