@@ -6,7 +6,12 @@ hot); all implementations of a shape are interleaved in one process, clocks as f
 + activation ("torch"), conv2d on (N, C, 1, T) in channels_last with the conversions inside ("torch-cl"), and with PEERS=all
 torch.compile max-autotune of both. ratio = best peer / ours.
 
-    bench_gpu.py [--shapes a,b] [--precisions tf32,bf16,f32] [--rows row,row] [--random N] [--out FILE] [--rounds 15]
+    bench_gpu.py [--shapes a,b] [--precisions tf32,bf16,f32] [--rows row,row] [--random N | --neighbours] [--out FILE]
+                 [--rounds 15] [--seconds S]
+
+--random: N layers drawn with a fixed seed instead of the table. --neighbours: each shape of the table with a step more
+and less, eight more input channels, one more channel a group, one frame less; ours alone, beside the shape itself:
+cliff = how much longer a unit of work takes than there. --seconds: shapes not begun by then are left out and counted.
 """
 
 import argparse
@@ -17,6 +22,8 @@ import random
 import statistics
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -120,7 +127,7 @@ def bench_shape(name, n, spec, t, precision, args):
             impls["torch-compile"] = torch.compile(nn.Sequential(conv, norm, act), mode="max-autotune-no-cudagraphs")
             impls["torch-cl-compile"] = torch.compile(ChannelsLast(conv, norm, act), mode="max-autotune-no-cudagraphs")
     graphs = {}
-    for key, fn in list(impls.items()):
+    for key, fn in impls.items():
         try:
             graphs[key] = capture(fn, xs, calls)
         except Exception as e:  # a peer that cannot be captured is not a peer here; ours must
@@ -162,6 +169,32 @@ def random_shapes(count):
                                       bias=r.random() < 0.5), max(t, k))
 
 
+def neighbours():
+    """The table's shapes, each followed by its neighbours: name, name/t+1, ..."""
+    for name, (n, spec, t) in gpu.SHAPES.items():
+        yield name, (n, spec, t)
+        low = spec.dil * (spec.k - 1) + 1 - sum(spec.pad)
+        for key, near in (("t+1", (n, spec, t + 1)), ("t-1", (n, spec, t - 1) if t - 1 >= low else None),
+                          ("ci+8", (n, replace(spec, ci=spec.ci + 8), t) if spec.groups == 1 else None),
+                          ("co+G", (n, replace(spec, co=spec.co + spec.G), t) if spec.groups == 1 else None),
+                          ("n-1", (n - 1, spec, t) if n > 1 else None)):
+            if near:
+                yield f"{name}/{key}", near
+
+
+def cliffs(rows):
+    """Time for a unit of work against the shape's own; work = the floor, which counts bytes and products, plus a launch."""
+    ours = {(r["shape"], r["precision"]): r for r in rows if r["impl"] == "nct"}
+    for (shape, precision), r in ours.items():
+        base = ours.get((shape.split("/")[0], precision))
+        if base is not r and base:
+            r["cliff"] = round(r["median_us"] / base["median_us"] / ((r["floor_us"] + 2) / (base["floor_us"] + 2)), 3)
+    worst = sorted((r for r in ours.values() if "cliff" in r), key=lambda r: -r["cliff"])
+    print(f"{len(worst)} neighbours; the steepest:")
+    for r in worst[:12]:
+        print(f"  {r['shape']:24}{r['precision']:6}{r['median_us']:9.1f} us  {r['cliff']:6.2f}x  {r['schedule']}")
+
+
 def machine():
     q = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,clocks.mem", "--format=csv,noheader"],
                        capture_output=True, text=True, check=False).stdout.strip()
@@ -182,9 +215,14 @@ def table(rows):
                   f"{cell('torch-cl')}{f'{compiled:9.1f}' if compiled else ' ' * 9}{o['ratio'] or 0:7.2f}  {key if key != 'nct' else ''} {o['schedule']}")
             if key == "nct" and o["ratio"]:
                 ratios.append((o["ratio"], shape, precision))
+    summary = {}
     if ratios:
+        summary = {"bench": "gpu-layer-summary", "rows": len(ratios), "peers": sorted({r["impl"] for r in rows if r["impl"].startswith("torch")}),
+                   "geometric_mean": round(statistics.geometric_mean(r[0] for r in ratios), 3), "slowest": min(ratios),
+                   "slower_than_a_peer": [r[1:] for r in ratios if r[0] < 1]}
         print(f"\ngeometric mean against the best peer {statistics.geometric_mean(r[0] for r in ratios):.2f}x over {len(ratios)} rows; "
               f"slowest {min(ratios)}; slower than a peer: {[r[1:] for r in ratios if r[0] < 1]}")
+    return summary
 
 
 def main():
@@ -192,24 +230,33 @@ def main():
     a.add_argument("--shapes"), a.add_argument("--precisions", default="tf32,bf16"), a.add_argument("--rows")
     a.add_argument("--random", type=int, default=0), a.add_argument("--out"), a.add_argument("--rounds", type=int, default=15)
     a.add_argument("--no-peers", action="store_true"), a.add_argument("--cold", action="store_true")
+    a.add_argument("--neighbours", action="store_true"), a.add_argument("--seconds", type=float, default=1e9)
     args = a.parse_args()
+    args.no_peers |= args.neighbours
     args.rows = args.rows.split(",") if args.rows else None
     args.compiled = os.environ.get("PEERS") == "all"
     torch.backends.cudnn.benchmark = True
-    shapes = dict(random_shapes(args.random)) if args.random else gpu.SHAPES
+    shapes = dict(random_shapes(args.random) if args.random else neighbours()) if args.random or args.neighbours else gpu.SHAPES
     names = args.shapes.split(",") if args.shapes else list(shapes)
-    head, rows = machine(), []
+    head, rows, end, left_out = machine(), [], time.monotonic() + args.seconds, 0
     print("# " + json.dumps(head), flush=True)
     with torch.no_grad():
         for name in names:
             n, spec, t = shapes[name]
+            if time.monotonic() > end:
+                left_out += 1
+                continue
             for precision in args.precisions.split(","):
                 rows += bench_shape(name, n, spec, t, precision, args)
                 torch.cuda.empty_cache()
-    table(rows)
+    summary = table(rows)
+    if args.neighbours:
+        cliffs(rows)
+    if left_out:
+        print(f"{left_out} of {len(names)} shapes were left out: --seconds {args.seconds:g} were over")
     if args.out:
         Path(args.out).parent.mkdir(parents=True, exist_ok=True)
-        Path(args.out).write_text("\n".join(json.dumps({**head, **r}) for r in rows) + "\n")
+        Path(args.out).write_text("\n".join(json.dumps({**head, **r}) for r in rows + [summary] * bool(summary)) + "\n")
 
 
 if __name__ == "__main__":
