@@ -23,6 +23,15 @@ void hist_add(hist *h, uint64_t value) {
     h->n++;
 }
 
+void hist_merge(hist *h, const hist *more) {
+    if (!more->n) return;
+    for (unsigned i = 0; i < HIST_BUCKETS; i++) h->counts[i] += more->counts[i];
+    if (!h->n || more->least < h->least) h->least = more->least;
+    if (more->most > h->most) h->most = more->most;
+    h->sum += more->sum;
+    h->n += more->n;
+}
+
 uint64_t hist_quantile(const hist *h, double q) {
     uint64_t rank = (uint64_t)(q * (double)h->n), seen = 0;
     if (!h->n) return 0;

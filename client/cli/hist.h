@@ -11,6 +11,7 @@ typedef struct {
 } hist; /* zeroed: empty */
 
 void hist_add(hist *h, uint64_t value);
+void hist_merge(hist *h, const hist *more);
 /* Upper edge of the bucket that holds the q-th value (0..1), never above the greatest value. 0 when empty. */
 uint64_t hist_quantile(const hist *h, double q);
 double hist_mean(const hist *h);
