@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FILL_BYTES = 2 << 20 }; /* of rows a turn: flow.md 14 */
-
 uint32_t engine_in_flight(const engine *e) {
     return e->in_flight;
 }
@@ -236,7 +234,7 @@ static void launch(engine *e, slot *s) {
 }
 
 bool engine_turn(engine *e, uint64_t now_ns) {
-    size_t budget = FILL_BYTES;
+    size_t budget = fill_budget(e);
     e->n_turns++;
     collect(e);
     while (!e->latched && (e->filling || take(e, now_ns))) {

@@ -1,6 +1,7 @@
 /* engine_fill.c: a batch into its slot: offsets, the copy of payloads a little each turn, places for results, the job.
- * Called by engine.c on the loop thread; nothing here launches or waits. */
+ * Called by engine.c on the loop thread; nothing here launches, and it waits only for the threads that help it copy. */
 #include "engine_own.h"
+#include "pool.h"
 #include "rows.h"
 #include <assert.h>
 #include <string.h>
@@ -75,23 +76,85 @@ int fill_begin(slot *s, nct_why *why) {
     return 0;
 }
 
-bool fill_step(slot *s, size_t *budget) {
-    batch *b = s->b;
-    while (s->row < b->n_frames) {
-        frame *f = b->frames[s->row];
-        int64_t size = (int64_t)rows_dtype_bytes(f->h.dtype), total = (int64_t)f->c_in * f->t_in;
-        if (*budget < (size_t)size) return false;
-        void *x = s->x + (size_t)s->table[s->row].x_off * rows_dtype_bytes(f->x_dtype);
-        int64_t from = s->sample;
-        s->sample = rows_copy_in(f, x, from, (int64_t)*budget / size);
-        *budget -= (size_t)((s->sample - from) * size);
-        if (s->sample < total) return false;
-        if (f->norm == NCT_NORM_GIVEN) rows_copy_stats(f, s->job.stats + (size_t)s->row * (size_t)f->n_groups);
-        s->row++;
-        s->sample = 0;
-        s->e->setup.copied_in.fn(s->e->setup.copied_in.ctx, f);
+/* ---- copying in ---- */
+enum {
+    FILL_BYTES = 2 << 20, /* a turn, for each thread that copies: flow.md 14 */
+    PIECES_MAX = 256,
+    POOL_BYTES = 512 << 10 /* below that, waking threads costs more than they save */
+};
+typedef struct {
+    const frame *f;
+    void *x;
+    int64_t from, n; /* samples in the payload's order */
+} copy_piece;
+typedef struct {
+    int32_t n;
+    size_t bytes;
+    copy_piece at[PIECES_MAX];
+} copy_set;
+
+size_t fill_budget(const engine *e) {
+    return FILL_BYTES * (size_t)(e->copiers ? pool_workers(e->copiers) : 1);
+}
+
+/* The part of a piece that lies before byte `end` of the set; the piece begins at byte `at`. In samples. */
+static int64_t part_before(const copy_piece *p, size_t at, size_t end) {
+    size_t size = rows_dtype_bytes(p->f->h.dtype);
+    int64_t n = end > at ? (int64_t)((end - at + size - 1) / size) : 0;
+    return n < p->n ? n : p->n;
+}
+
+/* An even share of the set's bytes. */
+static void copy_share(void *ctx, int32_t worker, int32_t n_workers) {
+    const copy_set *set = ctx;
+    size_t lo = set->bytes * (size_t)worker / (size_t)n_workers,
+           hi = set->bytes * (size_t)(worker + 1) / (size_t)n_workers;
+    size_t at = 0;
+    for (int32_t i = 0; i < set->n && at < hi; i++) {
+        const copy_piece *p = &set->at[i];
+        int64_t from = part_before(p, at, lo), to = part_before(p, at, hi);
+        if (to > from) rows_copy_in(p->f, p->x, p->from + from, to - from);
+        at += (size_t)p->n * rows_dtype_bytes(p->f->h.dtype);
     }
+}
+
+/* Adds what is left of the row, or what the budget allows. False: the row is not whole. */
+static bool plan_piece(slot *s, copy_set *set, size_t *budget) {
+    const frame *f = s->b->frames[s->row];
+    int64_t size = (int64_t)rows_dtype_bytes(f->h.dtype), left = (int64_t)f->c_in * f->t_in - s->sample;
+    int64_t n = (int64_t)*budget / size < left ? (int64_t)*budget / size : left;
+    void *x = s->x + (size_t)s->table[s->row].x_off * rows_dtype_bytes(f->x_dtype);
+    if (n) set->at[set->n++] = (copy_piece){f, x, s->sample, n};
+    set->bytes += (size_t)(n * size);
+    *budget -= (size_t)(n * size);
+    s->sample += n;
+    if (n < left) return false;
+    s->row++;
+    s->sample = 0;
     return true;
+}
+
+static void row_is_in(slot *s, int32_t n) {
+    frame *f = s->b->frames[n];
+    if (f->norm == NCT_NORM_GIVEN) rows_copy_stats(f, s->job.stats + (size_t)n * (size_t)f->n_groups);
+    s->e->setup.copied_in.fn(s->e->setup.copied_in.ctx, f);
+}
+
+bool fill_step(slot *s, size_t *budget) {
+    bool on = true;
+    while (on && s->row < s->b->n_frames) {
+        copy_set set;
+        int32_t first = s->row;
+        set.n = 0;
+        set.bytes = 0;
+        while (on && s->row < s->b->n_frames && set.n < PIECES_MAX) on = plan_piece(s, &set, budget);
+        if (s->e->copiers && set.bytes >= POOL_BYTES)
+            pool_run(s->e->copiers, copy_share, &set);
+        else
+            copy_share(&set, 0, 1);
+        for (int32_t n = first; n < s->row; n++) row_is_in(s, n);
+    }
+    return s->row == s->b->n_frames;
 }
 
 /* ---- y ---- */

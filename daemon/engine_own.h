@@ -55,6 +55,7 @@ struct engine {
     size_t slot_bytes, max_frame_bytes;
     int32_t n_slots, n_workers; /* n_workers: the backend's, for workspaces; 1 on a GPU */
     slot *slots, *filling;
+    struct pool *copiers; /* the backend's: they copy large rows in beside the loop thread; NULL: it does it alone */
     uint32_t in_flight;
     uint64_t n_turns, n_finished;
     batch *launched, **launched_end; /* in order of launch, until handed over */
@@ -75,6 +76,8 @@ size_t slot_in_bytes(const engine *e);
 size_t slot_out_bytes(const engine *e);
 /* Lays the batch out in its slot: table, x and stats, flags, job. 0, or an error with a sentence; nothing is held. */
 int fill_begin(slot *s, nct_why *why);
+/* Payload bytes that a turn may copy in. */
+size_t fill_budget(const engine *e);
 /* Copies rows in until `budget` payload bytes are spent; *budget is what is left. True: all rows are in. */
 bool fill_step(slot *s, size_t *budget);
 /* Where the results go: an arena run, else one run per row, else the slot's own out buffer (flow.md 14). Completes the

@@ -5,8 +5,9 @@
  *     compute-sanitizer --tool memcheck walk [--seconds 60] [--rows a,b] [--list]
  *
  * Every allocation has exactly its bytes, the workspace has no initial value, and each result is compared with
- * nct_reference (wide bounds: the accuracy tests are elsewhere). Layers are walked in the order of the table, all rows
- * and precisions of each, until the time is over; says how much was walked. Exit 0; 1 a wrong result; 77 no GPU. */
+ * nct_reference (wide bounds: the accuracy tests are elsewhere). In a pass each layer takes each row in each precision
+ * with one kind of job, another one from combination to combination; the last pass has done all kinds with all. Ends
+ * when the time is over and says how much was walked. Exit 0; 1 a wrong result; 77 no GPU. */
 #include <cuda_runtime_api.h>
 #include <errno.h>
 #include <getopt.h>
@@ -20,27 +21,27 @@
 
 enum { FRAMES_MAX = 3, ROWS_MAX = 256 };
 
-/* The bench's layers with short frames, then odd ones. t: three lengths; two frames of t[0] are alike, all three ragged. */
+/* The bench's layers with short frames, and odd ones. t: three lengths; two frames of t[0] are alike, all three ragged. */
 typedef struct {
     int ci, co, k, groups, stride, dilation, conv_groups, left, right, mode, act;
     int t[FRAMES_MAX];
 } layer_row;
 static const layer_row layers[] = {
-    {3, 20, 5, 4, 1, 1, 1, 2, 2, NCT_ZEROS, NCT_GELU, {37, 1, 140}},
-    {40, 72, 3, 3, 1, 1, 1, 1, 1, NCT_ZEROS, NCT_MISH, {65, 1, 130}},
     {128, 256, 3, 32, 1, 1, 1, 1, 1, NCT_ZEROS, NCT_NONE, {66, 1, 300}},
+    {3, 20, 5, 4, 1, 1, 1, 2, 2, NCT_ZEROS, NCT_GELU, {37, 1, 140}},
+    {1024, 2048, 5, 8, 1, 1, 1, 2, 2, NCT_ZEROS, NCT_MISH, {4, 1, 3}},
     {1, 512, 10, 512, 5, 1, 1, 0, 0, NCT_ZEROS, NCT_GELU, {333, 10, 60}},
-    {256, 256, 5, 8, 1, 1, 1, 2, 2, NCT_ZEROS, NCT_MISH, {16, 1, 12}},
+    {64, 128, 7, 16, 1, 1, 1, 3, 3, NCT_ZEROS, NCT_SILU, {129, 1, 60}},
+    {40, 72, 3, 3, 1, 1, 1, 1, 1, NCT_ZEROS, NCT_MISH, {65, 1, 130}},
     {2, 32, 7, 1, 1, 1, 1, 0, 0, NCT_ZEROS, NCT_NONE, {700, 7, 90}},
     {64, 16, 3, 1, 1, 2, 1, 2, 2, NCT_ZEROS, NCT_GELU, {301, 1, 64}},
-    {96, 96, 3, 1, 1, 16, 96, 16, 16, NCT_ZEROS, NCT_NONE, {130, 1, 45}},
-    {64, 128, 7, 16, 1, 1, 1, 3, 3, NCT_ZEROS, NCT_SILU, {129, 1, 60}},
     {64, 32, 8, 4, 4, 1, 1, 0, 0, NCT_ZEROS, NCT_GELU, {140, 8, 75}},
+    {256, 256, 5, 8, 1, 1, 1, 2, 2, NCT_ZEROS, NCT_MISH, {16, 1, 12}},
+    {96, 96, 3, 1, 1, 16, 96, 16, 16, NCT_ZEROS, NCT_NONE, {130, 1, 45}},
     {130, 72, 1, 1, 1, 1, 1, 0, 0, NCT_ZEROS, NCT_NONE, {130, 1, 45}},
     {24, 40, 3, 5, 1, 1, 1, 2, 2, NCT_REFLECT, NCT_ELU, {70, 3, 19}},
     {32, 48, 5, 6, 1, 2, 2, 4, 4, NCT_CIRCULAR, NCT_RELU, {90, 4, 33}},
     {512, 256, 3, 8, 1, 1, 1, 1, 1, NCT_ZEROS, NCT_MISH, {63, 1, 12}},
-    {1024, 2048, 5, 8, 1, 1, 1, 2, 2, NCT_ZEROS, NCT_MISH, {4, 1, 3}},
     {512, 1024, 8, 4, 4, 1, 1, 0, 0, NCT_ZEROS, NCT_GELU, {40, 8, 12}},
 };
 
@@ -133,11 +134,6 @@ static twin twin_of(size_t bytes) {
 static void up(const twin *t) {
     if (t->bytes) must(cudaMemcpy(t->dev, t->host, t->bytes, cudaMemcpyHostToDevice), "copying in");
 }
-static void twin_done(twin *t) {
-    free(t->host);
-    must(cudaFree(t->dev), "cudaFree");
-}
-
 static made make(const layer_row *l) {
     made m = {.p = {.in_channels = l->ci,
                   .out_channels = l->co,
@@ -171,6 +167,7 @@ typedef struct {
     twin x, y, stats, frames_dev;
     void *y_want;
     nct_stat *stats_want;
+    unsigned char *y_got; /* and the statistics behind it */
 } work;
 
 static void lay_out(work *k, const layer_row *l, const made *m, const job_row *j) {
@@ -219,7 +216,8 @@ static void work_make(work *k, const layer_row *l, const made *m, const job_row 
     memset(k->y.host, 0x7b, k->y.bytes);
     k->y_want = malloc(k->y.bytes + 1);
     k->stats_want = malloc(k->stats.bytes + 1);
-    if (!k->y_want || !k->stats_want) die("out of memory");
+    k->y_got = malloc(k->y.bytes + k->stats.bytes + 1);
+    if (!k->y_want || !k->stats_want || !k->y_got) die("out of memory");
     memcpy(k->y_want, k->y.host, k->y.bytes);
     memcpy(k->stats_want, k->stats.host, k->stats.bytes);
     nct_job want = k->job;
@@ -229,28 +227,21 @@ static void work_make(work *k, const layer_row *l, const made *m, const job_row 
     want.stats = j->stats ? k->stats_want : NULL;
     if (nct_reference(&m->p, &m->w, &want, &why)) die(why.text);
 }
-static void work_done(work *k) {
-    twin_done(&k->x);
-    twin_done(&k->y);
-    twin_done(&k->stats);
-    twin_done(&k->frames_dev);
-    free(k->y_want);
-    free(k->stats_want);
-}
-
 /* Also what lies between the rows must be as it was: the reference leaves it alone. */
 static double worst_of(const work *k, int dtype) {
     double worst = 0;
     for (int64_t i = 0; i < k->job.y_count; i++) {
-        double want = get(k->y_want, dtype, (size_t)i), diff = fabs(get(k->y.host, dtype, (size_t)i) - want);
+        double want = get(k->y_want, dtype, (size_t)i), diff = fabs(get(k->y_got, dtype, (size_t)i) - want);
         if (isnan(want) && isnan(diff)) continue; /* the poison */
         diff /= fmax(1, fabs(want));
         if (!(diff <= worst)) worst = isnan(diff) ? INFINITY : diff;
     }
-    const nct_stat *got = k->stats.host, *want = k->stats_want;
-    for (size_t i = 0; i < k->stats.bytes / sizeof *got; i++) {
-        double diff = fabs(got[i].mean - want[i].mean) + fabs(got[i].m2 - want[i].m2) / fmax(1, want[i].m2);
-        if (got[i].count != want[i].count || !(diff <= 1)) worst = INFINITY;
+    const nct_stat *want = k->stats_want;
+    for (size_t i = 0; i < k->stats.bytes / sizeof *want; i++) {
+        nct_stat got;
+        memcpy(&got, k->y_got + k->y.bytes + i * sizeof got, sizeof got);
+        double diff = fabs(got.mean - want[i].mean) + fabs(got.m2 - want[i].m2) / fmax(1, want[i].m2);
+        if (got.count != want[i].count || !(diff <= 1)) worst = INFINITY;
     }
     return worst;
 }
@@ -275,54 +266,51 @@ static int run_job(nct_layer *l, const work *k, const job_row *j, nct_why *why) 
     job.frame_flags = flags;
     int error = nct_launch(&l, 1, &job, why);
     must(cudaDeviceSynchronize(), "a job");
-    if (k->y.bytes) must(cudaMemcpy(k->y.host, k->y.dev, k->y.bytes, cudaMemcpyDeviceToHost), "copying out");
+    if (k->y.bytes) must(cudaMemcpy(k->y_got, k->y.dev, k->y.bytes, cudaMemcpyDeviceToHost), "copying out");
     if (k->stats.bytes)
-        must(cudaMemcpy(k->stats.host, k->stats.dev, k->stats.bytes, cudaMemcpyDeviceToHost), "copying out");
+        must(cudaMemcpy(k->y_got + k->y.bytes, k->stats.dev, k->stats.bytes, cudaMemcpyDeviceToHost), "copying out");
     must(cudaFree(job.workspace), "cudaFree");
     must(cudaFree(flags), "cudaFree");
     return error;
 }
 
-static void walk_job(
-    const layer_row *l, const made *m, const char *row, int precision, nct_layer *layer, const job_row *j) {
-    static const double bounds[] = {[NCT_PREC_F32] = 1e-3, [NCT_PREC_TF32] = 5e-2, [NCT_PREC_BF16] = 3e-1};
-    work k = {0};
+enum { LAYERS = sizeof layers / sizeof *layers, JOBS = sizeof jobs / sizeof *jobs, PRECISIONS = 3 };
+
+/* What a layer and its jobs need, made when first asked for and kept. */
+static made layers_made[LAYERS];
+static work works[LAYERS][JOBS];
+
+static void walk_job(int l, int j, const char *row, int precision, nct_layer *layer) {
+    static const double bounds[PRECISIONS] = {[NCT_PREC_F32] = 1e-3, [NCT_PREC_TF32] = 5e-2, [NCT_PREC_BF16] = 3e-1};
+    work *k = &works[l][j];
     nct_why why;
-    work_make(&k, l, m, j);
-    int error = run_job(layer, &k, j, &why);
+    if (!k->y_got) work_make(k, &layers[l], &layers_made[l], &jobs[j]);
+    int error = run_job(layer, k, &jobs[j], &why);
     if (error && error != -ENOTSUP) die(why.text);
-    if (!error) {
-        double worst = worst_of(&k, j->y_dtype), bound = bounds[precision] + (j->y_dtype == NCT_F32 ? 0 : 1e-2);
-        n_walked++;
-        if (!(worst <= bound)) {
-            n_wrong++;
-            printf("WRONG: %s, precision %d, %s, layer %ld: %g > %g\n", row, precision, j->name, (long)(l - layers),
-                worst, bound);
-        }
-    }
-    work_done(&k);
+    if (error) return;
+    double worst = worst_of(k, jobs[j].y_dtype), bound = bounds[precision] + (jobs[j].y_dtype == NCT_F32 ? 0 : 1e-2);
+    n_walked++;
+    if (worst <= bound) return;
+    n_wrong++;
+    printf("WRONG: %s, precision %d, %s, layer %d: %g > %g\n", row, precision, jobs[j].name, l, worst, bound);
 }
 
-static bool walk_layer(const layer_row *l, const char *const rows[], const char *only, bool touched[]) {
-    made m = make(l);
-    bool on = true;
-    for (int r = 0; rows[r] && on; r++) {
+/* One job for each row and precision that the layer has. */
+static void walk_layer(int l, int pass, const char *const rows[], const char *only, bool touched[]) {
+    if (!layers_made[l].values[0]) layers_made[l] = make(&layers[l]);
+    const made *m = &layers_made[l];
+    for (int r = 0; rows[r]; r++) {
         if (only && !strstr(only, rows[r])) continue;
-        for (int precision = NCT_PREC_F32; precision <= NCT_PREC_BF16 && on; precision++) {
+        for (int precision = 0; precision < PRECISIONS && now_s() < end_s; precision++) {
             nct_where at = {.device = 0, .precision = precision, .force = rows[r]};
             nct_layer *layer;
-            if (nct_layer_new(&layer, &m.p, &m.w, &at, NULL, NULL)) continue;
             int before = n_walked;
-            for (size_t j = 0; j < sizeof jobs / sizeof *jobs && on; j++) {
-                walk_job(l, &m, rows[r], precision, layer, &jobs[j]);
-                on = now_s() < end_s;
-            }
+            if (nct_layer_new(&layer, &m->p, &m->w, &at, NULL, NULL)) continue;
+            walk_job(l, (l + r + precision + pass) % JOBS, rows[r], precision, layer);
             if (n_walked > before) touched[r] = true;
             nct_layer_free(layer);
         }
     }
-    for (int i = 0; i < 4; i++) free(m.values[i]);
-    return on;
 }
 
 int main(int argc, char **argv) {
@@ -331,7 +319,7 @@ int main(int argc, char **argv) {
     static const char *rows[ROWS_MAX + 1];
     static bool touched[ROWS_MAX];
     const char *only = NULL;
-    int n_rows = 0, n_layers = 0, devices = 0, n_touched = 0;
+    int n_rows = 0, devices = 0, n_touched = 0, pass = 0;
     bool list = false;
     end_s = 1e18;
     for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
@@ -348,13 +336,12 @@ int main(int argc, char **argv) {
     while (n_rows < ROWS_MAX && (rows[n_rows] = nct_variant(0, n_rows))) n_rows++;
     for (int r = 0; r < n_rows && list; r++) puts(rows[r]);
     if (list) return 0;
-    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
-        n_layers++;
-        if (!walk_layer(&layers[i], rows, only, touched)) break;
-        printf("layer %zu: %d jobs so far\n", i, n_walked);
+    for (; pass < JOBS && now_s() < end_s; pass++) {
+        for (int l = 0; l < LAYERS && now_s() < end_s; l++) walk_layer(l, pass, rows, only, touched);
+        printf("pass %d: %d jobs so far\n", pass, n_walked);
     }
-    printf("%d jobs over %d of %zu layers, %d wrong; rows never run:", n_walked, n_layers,
-        sizeof layers / sizeof *layers, n_wrong);
+    printf("%d jobs in %d of %d passes over %d layers, %d wrong; rows never run:", n_walked, pass, JOBS, LAYERS,
+        n_wrong);
     for (int r = 0; r < n_rows; r++) {
         if (!touched[r]) printf(" %s", rows[r]);
         n_touched += touched[r];

@@ -3,6 +3,8 @@
 #include "engine_rig.h"
 #include <errno.h>
 #include <math.h>
+#include "engine_own.h"
+#include "pool.h"
 
 static const char *const small_slots[] = {"engine.slot_bytes=4M", "engine.slots=2", "engine.threads=2",
     "limits.max_frame_bytes=3M", "batch.max_frames=16", NULL};
@@ -102,6 +104,29 @@ static void test_fill_in_turns(void **state) {
         check_results(r, &expected, 1, 1);
         rig_free(r);
     }
+}
+
+/* Threads that help to copy cut the rows of a turn anywhere: same bits, every charge comes back once. */
+static void test_copied_by_several(void **state) {
+    (void)state;
+    enum { N = 60 };
+    const char *const large[] = {
+        "engine.slot_bytes=16M", "limits.max_frame_bytes=3M", "limits.arena_bytes=64M", NULL};
+    void *expected[N];
+    rig *r = rig_new(&engine_cpu_ops, 1, 64 << 20, large);
+    assert_int_equal(pool_new(&r->e[0]->copiers, 3), 0);
+    for (int i = 0; i < N; i++) {
+        uint32_t flags = i % 3 ? 0 : WIRE_INTERLEAVED;
+        if (i % 7 == 0) flags |= WIRE_GIVEN;
+        frame *f = rig_frame(r, 0, i, i % 5 ? 20000 + rand() % 20000 : 1 + rand() % 300, 1 + i % 6, flags);
+        expected[f->order - 1] = rig_expected(f);
+        rig_push(r, f);
+    }
+    rig_run(r, N);
+    check_results(r, expected, 1, N);
+    assert_int_equal(r->n_copied_in, N);
+    pool_free(r->e[0]->copiers);
+    rig_free(r);
 }
 
 /* A slot is free when its batch is computed, whoever still holds the results; one whose rows stand in it is not. */
@@ -217,7 +242,8 @@ static void test_settings(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_mixed), cmocka_unit_test(test_mixed_arena_short),
         cmocka_unit_test(test_arena_in_pieces), cmocka_unit_test(test_fill_in_turns),
-        cmocka_unit_test(test_slot_is_not_held), cmocka_unit_test(test_small_work_is_done_here),
-        cmocka_unit_test(test_workspace_grows), cmocka_unit_test(test_flags_seen), cmocka_unit_test(test_settings)};
+        cmocka_unit_test(test_copied_by_several), cmocka_unit_test(test_slot_is_not_held),
+        cmocka_unit_test(test_small_work_is_done_here), cmocka_unit_test(test_workspace_grows),
+        cmocka_unit_test(test_flags_seen), cmocka_unit_test(test_settings)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
