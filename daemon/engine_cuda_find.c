@@ -2,6 +2,7 @@
  * writes one answer to a pipe; the parent waits, reads and explains, and runs a kernel of ours on each device. */
 #include "engine_cuda_find.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -84,6 +85,23 @@ static int ask_child(answer *ret, int ms) {
     return error;
 }
 
+/* The driver is loaded, but a device file of it cannot be opened here: a sandbox, a container or the file's mode. */
+static bool hidden_file(char *at, size_t room) {
+    static const char *const files[] = {"/dev/nvidiactl", "/dev/nvidia-uvm"};
+    if (access("/proc/driver/nvidia/version", F_OK) && access("/sys/module/nvidia", F_OK)) return false;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        int fd = open(files[i], O_RDWR | O_CLOEXEC), error = fd < 0 ? errno : 0;
+        if (fd >= 0) close(fd);
+        if (!error) continue;
+        snprintf(at, room,
+            ": %s cannot be opened: %s; a unit needs PrivateDevices=no and DeviceAllow= for it (nctd-gpu.conf), a "
+            "container the device",
+            files[i], strerror(error));
+        return true;
+    }
+    return false;
+}
+
 /* What a user can do about it, where the number alone does not say. */
 static void explain(cudaError_t err, nct_why *why) {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES"), *mps = getenv("CUDA_MPS_PIPE_DIRECTORY");
@@ -93,6 +111,8 @@ static void explain(cudaError_t err, nct_why *why) {
     if (err == cudaErrorMpsConnectionFailed)
         snprintf(at, room, ": the MPS server at CUDA_MPS_PIPE_DIRECTORY = \"%.100s\" does not answer user id %u",
             mps ? mps : "(its default)", (unsigned)getuid());
+    else if (hidden_file(at, room))
+        return;
     else if (visible && (err == cudaErrorNoDevice || err == cudaErrorInvalidDevice))
         snprintf(at, room, ": CUDA_VISIBLE_DEVICES = \"%.100s\" leaves none", visible);
     else if (err == cudaErrorInsufficientDriver)
