@@ -29,6 +29,7 @@ struct zxpub {
     map topics;
     uint32_t n_grants;
     bool touched;                           /* something was sent or read since zxpub_pending */
+    int hwm;                                /* as set last */
     uint32_t of_length[WIRE_TOPIC_MAX + 1]; /* topics granted, by length: only these are looked up */
 };
 
@@ -109,7 +110,9 @@ static void subscription(zxpub *x, const zbuf *b, uint64_t now_ns) {
     }
     if (!p || p->cut) return; /* libzmq itself ends what a closed connection had */
     if (text[0] == 1) {
-        if (grant(x, p, text + 1, b->bytes - 1)) zmq_setsockopt(x->socket, ZMQ_SUBSCRIBE, text + 1, b->bytes - 1);
+        if (!grant(x, p, text + 1, b->bytes - 1)) return;
+        zmq_setsockopt(x->socket, ZMQ_SUBSCRIBE, text + 1, b->bytes - 1);
+        zopt_int(x->socket, ZMQ_SNDHWM, x->hwm); /* libzmq begins a connection with what was set before the bind */
         return;
     }
     ztopic *t = topic_find(x, text + 1, b->bytes - 1);
@@ -123,6 +126,7 @@ int zxpub_new(zxpub **ret, const zxpub_setup *setup, zwhy *why) {
     int error = -ENOMEM;
     zxpub *x = calloc(1, sizeof *x);
     if (!x) return -ENOMEM;
+    x->hwm = setup->send_hwm;
     if (map_init(&x->topics, 64)) goto fail_map;
     x->socket = zmq_socket(setup->ctx->zmq, ZMQ_XPUB);
     if (!x->socket) {
@@ -191,6 +195,7 @@ int zxpub_send(zxpub *x, const zout *m) {
 }
 
 int zxpub_set_hwm(zxpub *x, int messages) {
+    x->hwm = messages;
     return zopt_int(x->socket, ZMQ_SNDHWM, messages);
 }
 
