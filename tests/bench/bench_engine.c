@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 #include "choose.h"
 #include "engine_cuda.h"
 #include "rows.h"
@@ -28,6 +29,7 @@ static struct generation made;
 static float payload[C_IN * T];
 static double seconds = 1;
 static FILE *json;
+static char origin[600];
 
 static nct_layer *layer_of(const struct generation *g, int32_t device) {
     (void)device;
@@ -48,9 +50,26 @@ static double now_s(void) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
+/* A JSON object; the results also say when, on what and by which command. */
 static void line(const char *text) {
     puts(text);
-    if (json) fprintf(json, "%s\n", text);
+    if (json) fprintf(json, "{%s,%s\n", origin, text + 1);
+}
+static void say_origin(int argc, char **argv) {
+    char date[16];
+    time_t now = time(NULL);
+    struct tm day;
+    struct cudaDeviceProp prop;
+    if (cudaGetDeviceProperties(&prop, 0)) die("cudaGetDeviceProperties");
+    strftime(date, sizeof date, "%Y-%m-%d", gmtime_r(&now, &day));
+    int n = snprintf(origin, sizeof origin,
+        "\"date\":\"%s\",\"hardware\":\"%s\",\"cores\":%ld,\"command\":\"bench_engine", date, prop.name,
+        sysconf(_SC_NPROCESSORS_ONLN));
+    for (int i = 1; i < argc && n < (int)sizeof origin - 64; i++) {
+        const char *base = strrchr(argv[i], '/');
+        n += snprintf(origin + n, sizeof origin - (size_t)n - 2, " %.60s", base ? base + 1 : argv[i]);
+    }
+    strcpy(origin + n, "\"");
 }
 
 /* ---- the rate of copies alone ---- */
@@ -302,6 +321,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "bench_engine: no GPU\n");
         return 77;
     }
+    say_origin(argc, argv);
     make_layer();
     double copies = duplex_s();
     report("plain copies both ways", 0, copies, copies);
