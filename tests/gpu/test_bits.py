@@ -18,7 +18,13 @@ LAYERS = {
     "mma-narrow": Spec(64, 16, 3, 1, pad=(2, 2), dil=2),
     "mma-groups": Spec(64, 96, 3, 6, groups=2, pad=(1, 1)),
     "mma-reach": Spec(32, 48, 9, 4, dil=16, act="silu"),
+    "one-channel": Spec(1, 64, 10, 64, stride=5, act="gelu", bias=False),
+    "two-channels": Spec(2, 32, 7, 1),
+    "depthwise-reach": Spec(64, 64, 3, 1, pad=(16, 16), dil=16, groups=64, eps=1e-8),
+    "many-weights": Spec(512, 1024, 5, 8, pad=(2, 2), act="mish"),
+    "one-tap": Spec(256, 128, 1, 1),
 }
+WALKED = {}  # what test_every_row_of_a_plan ran
 
 
 def randn(spec, t, seed=0, dtype=torch.float32):
@@ -75,11 +81,21 @@ def test_every_row_of_a_plan(name, precision):
                     continue
                 ran.setdefault((r.plan, kind, y_dtype), []).append((row, r.ys + conv.ys + [stats]))
     assert ran
+    WALKED.setdefault("cases", set()).add((name, precision))
+    WALKED.setdefault("rows", set()).update(row for rows in ran.values() for row, _ in rows)
     for key, rows in ran.items():
         for row, tensors in rows[1:]:
             for a, b in zip(rows[0][1], tensors):
                 assert torch.equal(a, b), f"{key}: {row} differs from {rows[0][0]}"
     print(name, precision, {k: [r[0] for r in v] for k, v in ran.items()})
+
+
+def test_no_row_was_left_out():
+    """A row that no layer above can take is one that nothing compares."""
+    if len(WALKED.get("cases", ())) < len(LAYERS) * len(PRECISIONS):
+        pytest.skip("not all of test_every_row_of_a_plan ran in this process")
+    left = [row for row in gpu.variants() if row not in WALKED["rows"]]
+    assert not left, left
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
