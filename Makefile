@@ -98,7 +98,7 @@ SO_layer   := $(BUILD)/libnct_layer.so.0
 SO_client  := $(BUILD)/libnct.so.0
 UNIT       := $(patsubst tests/unit/%.c,$(BUILD)/unit/%,$(SRC_unit))
 
-.PHONY: all help deps demo test unit lint tidy bench bench-daemon soak fuzz install clean libs print generated check-generated
+.PHONY: all help deps demo test unit lint tidy bench bench-daemon bench-latency soak fuzz install clean libs print generated check-generated
 .DEFAULT_GOAL := all
 
 all: print libs $(BUILD)/nctd $(BUILD)/nct ## build everything (the default)
@@ -275,6 +275,13 @@ $(BUILD)/bench/bench_daemon $(BUILD)/bench/soak: $(BUILD)/bench/%: $(BUILD)/test
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_client) $(LIBS_layer) -o $@
+# echo_server is what a server of the wire costs at least, for `nct bench` to be pointed at.
+$(BUILD)/bench/echo_server: $(BUILD)/tests/bench/echo_server.c.o $(LIB_client)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_client) -o $@
+bench-latency: $(BUILD)/nctd $(BUILD)/nct $(BUILD)/bench/echo_server ## capture to answer and to subscriber, real-time streams, beside the echo (BENCH="--engine cuda")
+	$(PYTHON) tests/bench/latency.py $(BUILD) --json tests/bench/results/latency.json $(BENCH)
 # bench_engine runs the CUDA engine alone; FAULTS=1 builds an nctd that NCTD_GPU_FAULT can break (daemon/gpu_fault.h).
 $(BUILD)/bench/bench_engine: $(BUILD)/tests/bench/bench_engine.c.o $(LIB_daemon) $(LIB_client) $(LIB_model) $(LIB_layer)
 	@mkdir -p $(@D)
@@ -351,7 +358,7 @@ sanitize-gpu: $(BUILD)/gpu/walk ## every kernel row on small shapes under comput
 	  compute-sanitizer --tool $$tool --error-exitcode 9 $(BUILD)/gpu/walk --seconds $(SANITIZE_SECONDS) || exit 1; done
 test-gpu: $(SO_layer) $(GPU_ORACLE) ## the CUDA layer against the float64 oracle, numerics, bits (GPU host with PyTorch)
 	$(GPU_ENV) $(GPU_PYTHON) -m pytest -q tests/gpu $(TESTS)
-bundle: all $(if $(filter yes,$(HAVE_CUDA)),$(GPU_ORACLE)) ## a relocatable folder and its tarball for a host without packages
+bundle: all $(BUILD)/bench/echo_server $(if $(filter yes,$(HAVE_CUDA)),$(GPU_ORACLE)) ## a relocatable folder and its tarball for a host without packages
 	tests/gpu/bundle.sh $(BUILD) $(BUILD)/bundle/nctd-$(VERSION)
 bench-gpu: $(SO_layer) ## the CUDA layer beside PyTorch (PEERS=all adds torch.compile; BENCH="--shapes default")
 	$(GPU_ENV) $(GPU_PYTHON) tests/bench/bench_gpu.py --cold --out tests/bench/results/gpu-layer.json $(BENCH)

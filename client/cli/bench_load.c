@@ -111,8 +111,10 @@ static void due(bench_worker *w, bench_client *k, const bench_due *d) {
     uint64_t now = bench_now_ns();
     w->sum.due++;
     if (d->due_ns >= w->b->warm_from_ns) hist_add(&w->sum.lag, now > d->due_ns ? now - d->due_ns : 0);
-    if (!k->n_waiting && !post(w, k, d)) return;
-    if (k->n_waiting == w->b->o.pending)
+    /* So late itself that its schedule and the time for answers are over: what is left is not sent. */
+    int too_late = now > w->b->began_ns + (uint64_t)((w->b->o.seconds + w->b->o.drain_s) * 1e9);
+    if (!too_late && !k->n_waiting && !post(w, k, d)) return;
+    if (too_late || k->n_waiting == w->b->o.pending)
         w->sum.dropped++;
     else
         k->waiting[(k->head + k->n_waiting++) % w->b->o.pending] = *d;

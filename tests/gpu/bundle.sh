@@ -4,10 +4,11 @@
 set -eu
 build=$1 out=$2
 rm -rf "$out" && mkdir -p "$out/bin" "$out/lib" "$out/libexec"
-for name in nctd nct; do
-    [ -x "$build/$name" ] || { echo "bundle: $build/$name is not built" >&2; exit 1; }
-    cp "$build/$name" "$out/libexec/$name"
-    ldd "$build/$name" | awk '$3 ~ /^\// {print $3}' | grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcuda)\.so' |
+for path in nctd nct bench/echo_server; do
+    name=$(basename "$path")
+    [ -x "$build/$path" ] || { echo "bundle: $build/$path is not built" >&2; exit 1; }
+    cp "$build/$path" "$out/libexec/$name"
+    ldd "$build/$path" | awk '$3 ~ /^\// {print $3}' | grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcuda)\.so' |
         xargs -r -I{} cp -Ln {} "$out/lib/"
     printf '%s\n' '#!/bin/sh' 'here=$(cd "$(dirname "$0")/.." && pwd)' \
         'LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" exec "$here/libexec/'"$name"'" "$@"' >"$out/bin/$name"
