@@ -20,6 +20,8 @@
 #define MESSAGES_A_TURN 64
 #define HELLO_AGAIN_MS  200  /* after a HELLO that led to nothing */
 #define LEAVE_MARGIN_MS 1000 /* beyond GOAWAY's drain_ms */
+#define REFUSED_AGAIN_MS                                                                                             \
+    1000 /* libzmq gives a connection up whose handshake was refused: the key may be back by then */
 
 int64_t core_now_ns(void) {
     struct timespec t;
@@ -89,7 +91,7 @@ int core_lost(nct *c, const char *why) {
     c->hello_after_ns = core_now_ns() + (c->phase == CORE_LIVE ? 0 : HELLO_AGAIN_MS * MS);
     c->phase = CORE_CONNECTING;
     c->leaving = c->blocked = c->gone = 0;
-    c->pinged_ns = 0;
+    c->pinged_ns = c->retry_ns = 0;
     for (stream *s = c->streams; s; s = s->next) {
         s->open_sent = 0;
         s->stale |= s->stateful;
@@ -194,9 +196,21 @@ static int go_on(nct *c) {
     return error == -EAGAIN ? 0 : error;
 }
 
+/* The handshake was refused. nct_open() ends with it; a session that was there tries again. */
+static void refused(nct *c, int error) {
+    c->refusal = error;
+    if (c->session && !c->retry_ns) c->retry_ns = core_now_ns() + REFUSED_AGAIN_MS * MS;
+}
+
+static int refused_again(nct *c) {
+    char why[256];
+    zlink_refusal(c->link, why, sizeof why);
+    return core_lost(c, why);
+}
+
 int core_turn(nct *c) {
     zlink_news news = zlink_ask(c->link);
-    if (news.refused && c->phase == CORE_CONNECTING) c->refusal = news.refused;
+    if (news.refused && c->phase == CORE_CONNECTING) refused(c, news.refused);
     if (read_messages(c)) return 0;
     if (c->blocked && (zlink_events(c->link) & ZLINK_OUT)) c->blocked = 0;
     int64_t now = core_now_ns();
@@ -205,6 +219,8 @@ int core_turn(nct *c) {
         error = core_lost(c, "the connection was cut");
     else if (c->gone)
         error = core_lost(c, "the daemon does not know the session any more");
+    else if (c->retry_ns && now >= c->retry_ns)
+        error = refused_again(c);
     if (!error) error = keep_alive(c, now);
     if (!error && c->phase == CORE_CONNECTING) error = greet(c, core_now_ns());
     if (!error && c->phase == CORE_LIVE && !c->leaving) error = go_on(c);
@@ -212,6 +228,7 @@ int core_turn(nct *c) {
 }
 
 int64_t core_due_ns(const nct *c) {
+    if (c->phase == CORE_CONNECTING && c->retry_ns) return c->retry_ns;
     if (c->phase == CORE_CONNECTING) return c->blocked ? INT64_MAX : c->hello_after_ns;
     int64_t due = c->leaving ? c->leave_ns : INT64_MAX;
     if (c->phase == CORE_GREETING || c->n_flight || (c->waiting && c->waiting->sent)) {

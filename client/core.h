@@ -4,6 +4,7 @@
  *     core.c           one turn: news of the connection, messages, HELLO, resending, PING
  *     core_answer.c    what a message from the daemon means
  *     core_welcome.c   WELCOME's JSON        core_path.c      why an ipc path cannot be reached
+ *     nct_keys.c       CURVE keys, new and from files (keyfile.c)
  *     nct_send.c nct_recv.c nct_stream.c   the public calls
  *     wake.c           the pollable fd        zsock_link.c   ZeroMQ
  *
@@ -78,6 +79,7 @@ struct nct {
     uint64_t session, next_id, hello_id, ping_id, reconnects;
     uint32_t window;
     int64_t heard_ns, pinged_ns, hello_after_ns, leave_ns; /* CLOCK_MONOTONIC; pinged_ns 0: no PING out */
+    int64_t retry_ns;                                      /* a refused handshake is tried again then; 0: none was */
     char *welcome;
     size_t welcome_bytes;
     uint64_t max_frame_bytes; /* UINT64_MAX: WELCOME does not say */

@@ -63,7 +63,8 @@ static int handle_new(nct **ret, const char *endpoint, const nct_options *o, cha
     if (!error) error = zlink_renew(c->link);
     if (error) {
         snprintf(why, 256, "cannot connect to %.150s: %s%s", endpoint, nct_strerror(error),
-            error == -EINVAL && keys[0] ? " (endpoint, or CURVE keys that are not three of 40 characters)" : "");
+            error == -EINVAL && keys[0] ? " (endpoint, or CURVE keys: three of 40 characters, the last two a pair)"
+                                        : "");
         zlink_free(c->link, 0);
         free(c);
         return error;
@@ -79,9 +80,7 @@ static int wait_welcome(nct *c) {
         if (error) return error;
         if (c->phase == CORE_LIVE) break;
         if (c->refusal) {
-            if (!c->reason[0])
-                core_reason(c, 0, "%s at %s",
-                    c->refusal == -EACCES ? "the keys were refused" : "no NCT daemon listens", c->endpoint);
+            if (!c->reason[0]) zlink_refusal(c->link, c->reason, sizeof c->reason);
             return c->refusal;
         }
         error = core_wait(c, deadline_ns);

@@ -178,7 +178,8 @@ typedef struct {
  *   -EINVAL     an endpoint or option out of its bounds
  *   -ETIMEDOUT  no daemon answered within timeout_ms: nobody listens (also where the system says "connection refused",
  *               for it may come up yet), or it does not become ready
- *   -EACCES     CURVE: one of the two sides does not accept the other's key
+ *   -EACCES     CURVE: the daemon asks for keys, or takes none, or does not admit this public key, or server_key is not
+ *               its own; the sentence says which
  *   -EPROTO     the other side does not speak this protocol
  *   -EUSERS, -ESHUTDOWN, ...  the daemon's refusal of HELLO
  *   -ENOTSUP    keys, but a libzmq without CURVE
@@ -272,11 +273,25 @@ NCT_API int nct_sub_add(nct_sub *s, const char *topic);
 
 /* The next published result. ret->missed counts the seqs between this result and the previous one of the same stream
  * and epoch (a sender whose own seqs have holes shows them too). timeout_ms as in nct_recv(). 0, or -EAGAIN,
- * -ETIMEDOUT, -EINTR, -EPROTO (what came is not this protocol; call again), -EINVAL (a forked child). */
+ * -ETIMEDOUT, -EINTR, -EPROTO (what came is not this protocol; call again), -EACCES (the CURVE handshake was refused, as in
+ * nct_open(); it is not tried again), -EINVAL (a forked child). */
 NCT_API int nct_sub_recv(nct_sub *s, int timeout_ms, nct_answer *ret);
 NCT_API int nct_sub_fd(nct_sub *s); /* as nct_fd(), for nct_sub_recv(s, 0, ...) */
 NCT_API const char *nct_sub_reason(const nct_sub *s);
 NCT_API void nct_sub_close(nct_sub *s); /* NULL is fine */
+
+/* ---- CURVE keys ---- */
+
+/* A new pair, as Z85 texts. 0, or -ENOTSUP: a libzmq without CURVE. Any thread. */
+NCT_API int nct_keys_make(char ret_public[41], char ret_secret[41]);
+
+/* Keys from a file as `nct keygen` writes it (or czmq, or pyzmq's zmq.auth). ret_secret NULL: the public half is enough;
+ * else the file must hold both, and be readable by its owner alone. 0, or, with nothing written but the sentence:
+ *   -ENOENT, -EACCES, -EIO  the file
+ *   -EPERM      its mode lets others read the secret key, or change it
+ *   -EINVAL     it is no such file, or has no secret key
+ * ret_reason (may be NULL): 512 characters for the sentence. Any thread. */
+NCT_API int nct_keys_read(const char *path, char ret_public[41], char ret_secret[41], char ret_reason[512]);
 
 /* ---- words ---- */
 

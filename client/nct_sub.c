@@ -145,13 +145,17 @@ static int next(nct_sub *s, int timeout_ms, nct_answer *ret) {
     int64_t deadline_ns = core_deadline(timeout_ms);
     for (;;) {
         zlink_message m;
-        zlink_ask(s->link); /* takes the monitor's news away */
+        zlink_news news = zlink_ask(s->link);
         int error = zlink_recv(s->link, &m);
         if (!error) {
             error = take(s, &m, ret);
             zlink_message_done(&m);
             if (error <= 0) return error;
             continue;
+        }
+        if (news.refused == -EACCES) {
+            zlink_refusal(s->link, s->reason, sizeof s->reason);
+            return news.refused;
         }
         if (timeout_ms == 0) return sub_reason(s, -EAGAIN, "no result is there");
         int64_t now = core_now_ns(), ms = deadline_ns == INT64_MAX ? -1 : (deadline_ns - now + 999999) / 1000000;

@@ -17,6 +17,9 @@
 #define MAX_MESSAGE_BYTES ((int64_t)1 << 30)
 /* Published results read ahead. What does not fit waits, and is dropped, at the daemon. */
 #define SUB_MESSAGES 256
+/* A daemon that cannot read our HELLO, for it was encrypted to another server's key, hangs up without a word; so does one
+ * that ends in the middle of a handshake, but not as often in a row. */
+#define HANG_UPS 4
 
 static_assert(sizeof(zmq_msg_t) == sizeof(((zlink_part *)0)->room), "a zmq_msg_t fits a zlink_part exactly");
 
@@ -26,6 +29,7 @@ struct zlink {
     char *endpoint;
     char keys[3][41]; /* server, public, secret; "" without CURVE */
     zlink_news news;
+    int hang_ups; /* handshakes in a row that ended without a word */
     unsigned renewals;
 };
 
@@ -47,6 +51,7 @@ int zlink_new(zlink **ret, zlink_type type, const char *endpoint, const char *co
     if (n_keys && !zmq_has("curve")) return -ENOTSUP;
     for (int i = 0; i < n_keys; i++)
         if (strlen(keys[i]) != 40) return -EINVAL;
+    if (n_keys && zlink_keys_fit(keys[1], keys[2])) return -EINVAL;
     zlink *l = calloc(1, sizeof *l);
     if (!l) return -ENOMEM;
     l->type = type;
@@ -92,7 +97,7 @@ static int watch(zlink *l, void *s) {
     char name[48];
     snprintf(name, sizeof name, "inproc://nct-monitor-%u", l->renewals++);
     int events = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                 ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+                 ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
     if (zmq_socket_monitor(s, name, events)) return error_now();
     void *m = zmq_socket(l->ctx, ZMQ_PAIR);
     if (!m) return error_now();
@@ -118,6 +123,7 @@ static void drop_socket(zlink *l, int linger_ms) {
 int zlink_renew(zlink *l) {
     drop_socket(l, 0);
     l->news = (zlink_news){0};
+    l->hang_ups = 0;
     l->socket = zmq_socket(l->ctx, l->type == ZLINK_SUB ? ZMQ_SUB : ZMQ_DEALER);
     if (!l->socket) return error_now();
     int error = set_options(l, l->socket);
@@ -221,18 +227,54 @@ int zlink_events(zlink *l) {
     return bits | (events & ZMQ_POLLIN ? ZLINK_IN : 0) | (events & ZMQ_POLLOUT ? ZLINK_OUT : 0);
 }
 
+static void refused(zlink *l, int error, zlink_cause cause) {
+    l->news.refused = error;
+    l->news.cause = cause;
+}
+
 static void take_event(zlink *l, const void *bytes, size_t len) {
     uint16_t event;
+    uint32_t value = 0;
     if (len < sizeof event) return;
     memcpy(&event, bytes, sizeof event);
-    if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
-        l->news.connected = 1, l->news.refused = 0;
-    else if (event == ZMQ_EVENT_DISCONNECTED)
+    if (len >= sizeof event + sizeof value) memcpy(&value, (const char *)bytes + sizeof event, sizeof value);
+    if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
+        l->news.connected = 1;
+        refused(l, 0, ZLINK_NO_CAUSE);
+        l->hang_ups = 0;
+    } else if (event == ZMQ_EVENT_DISCONNECTED) {
         l->news.cut = l->news.connected;
-    else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
-        l->news.refused = -EACCES;
-    else if (l->news.refused != -EACCES)
-        l->news.refused = -EPROTO;
+    } else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
+        refused(l, -EACCES, ZLINK_KEY_UNKNOWN);
+    } else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) {
+        if (l->keys[0][0] && !l->news.refused && ++l->hang_ups >= HANG_UPS) refused(l, -EACCES, ZLINK_HANGS_UP);
+    } else if (value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
+        refused(l, -EACCES, l->keys[0][0] ? ZLINK_TAKES_NO_KEYS : ZLINK_WANTS_KEYS);
+    } else if (l->news.refused != -EACCES) {
+        refused(l, -EPROTO, ZLINK_NOT_ZMTP);
+    }
+}
+
+void zlink_refusal(const zlink *l, char *out, size_t size) {
+    switch (l->news.cause) {
+    case ZLINK_KEY_UNKNOWN:
+        snprintf(out, size, "%s does not admit the public key %s: its auth.client_keys must list it, then reload it",
+            l->endpoint, l->keys[1]);
+        return;
+    case ZLINK_WANTS_KEYS:
+        snprintf(out, size,
+            "%s asks for CURVE keys and none were given: its public key, and a key pair of yours (nct: --server-key, "
+            "--key)",
+            l->endpoint);
+        return;
+    case ZLINK_TAKES_NO_KEYS:
+        snprintf(out, size, "keys were given, and %s takes none: its auth.secret_key_file is not set", l->endpoint);
+        return;
+    case ZLINK_HANGS_UP:
+        snprintf(out, size, "%s hangs up in the CURVE handshake: is %s its public key?", l->endpoint, l->keys[0]);
+        return;
+    default: snprintf(out, size, "no NCT daemon listens at %s", l->endpoint);
+    }
 }
 
 zlink_news zlink_ask(zlink *l) {

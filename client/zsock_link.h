@@ -25,14 +25,25 @@ typedef enum { ZLINK_DEALER, ZLINK_SUB } zlink_type;
 #define ZLINK_IN  1
 #define ZLINK_OUT 2
 
+/* Why no handshake succeeds. */
+typedef enum {
+    ZLINK_NO_CAUSE,
+    ZLINK_KEY_UNKNOWN,   /* the daemon does not admit our public key */
+    ZLINK_WANTS_KEYS,    /* it speaks CURVE, we do not */
+    ZLINK_TAKES_NO_KEYS, /* the other way round */
+    ZLINK_HANGS_UP,      /* it cannot read what we say: the server key is another's */
+    ZLINK_NOT_ZMTP
+} zlink_cause;
+
 /* What the monitor saw of the present socket since the last question. */
 typedef struct {
     int connected; /* a handshake was completed, ever */
     int cut;       /* the connection was lost after that */
     int refused;   /* 0, -EACCES or -EPROTO: the last handshake that failed */
+    zlink_cause cause;
 } zlink_news;
 
-/* Everything is borrowed. Keys: all three or none. -EINVAL: endpoint or keys; -EMFILE; -ENOMEM; -ENOTSUP: no CURVE in
+/* Everything is borrowed. Keys: all three or none, the last two a pair. -EINVAL: endpoint or keys; -EMFILE; -ENOMEM; -ENOTSUP: no CURVE in
  * this libzmq. Nothing is connected yet: zlink_renew does. */
 int zlink_new(zlink **ret, zlink_type type, const char *endpoint, const char *const keys[3]);
 /* Drop the socket there is, unsent bytes with it, and connect a new one. Connecting goes on in the background. */
@@ -55,8 +66,15 @@ int zlink_wait(zlink *l, int timeout_ms, int want_out);
 /* ZLINK_IN | ZLINK_OUT as they are now; also clears the edges of zlink_fds. */
 int zlink_events(zlink *l);
 zlink_news zlink_ask(zlink *l);
+/* The sentence for news.cause, with the endpoint and the key at fault. */
+void zlink_refusal(const zlink *l, char *out, size_t size);
 /* Edge-like fds (readable: ask zlink_events) of the present socket and of its monitor. They change with zlink_renew. */
 void zlink_fds(zlink *l, int ret_fds[2]);
+
+/* ---- CURVE keys, Z85 texts of 40 characters (zsock_keys.c) ---- */
+int zlink_keypair(char ret_public[41], char ret_secret[41]); /* 0, or -ENOTSUP: no CURVE in this libzmq */
+/* 0 when the public key is the secret one's; -EINVAL when not, or when one is no key; -ENOTSUP. */
+int zlink_keys_fit(const char public_key[41], const char secret_key[41]);
 
 int zlink_part_init(zlink_part *ret, size_t bytes); /* 0 or -ENOMEM; contents undefined */
 void *zlink_part_data(zlink_part *p);

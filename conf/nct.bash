@@ -1,16 +1,17 @@
 _nct() {
     local cur=${COMP_WORDS[COMP_CWORD]} words=
     case ${COMP_WORDS[1]} in
-    run) words="--help --model --param --connect --name --output --output-dir --template --recursive --match --files-from --skip-existing --shard --raw --rate --channels --window --format --encoding --clip --plot --precision --engine --threads --piece-steps --timeout --progress --json" ;;
-    send) words="--help --connect --name --stream --frame --pace --ttl --raw --rate --channels --timeout --json" ;;
-    sub) words="--help --connect --count --timeout --json --raw" ;;
-    info) words="--help --connect --json --timeout" ;;
-    ping) words="--help --connect --count --interval --timeout --json" ;;
-    bench) words="--help --connect --name --rate --poisson --streams --clients --steps --seconds --warmup --drain --ttl --no-reply --pending --seed --timeout --json" ;;
+    run) words="--help --model --param --connect --server-key --key --name --output --output-dir --template --recursive --match --files-from --skip-existing --shard --raw --rate --channels --window --format --encoding --clip --plot --precision --engine --threads --piece-steps --timeout --progress --json" ;;
+    send) words="--help --connect --server-key --key --name --stream --frame --pace --ttl --raw --rate --channels --timeout --json" ;;
+    sub) words="--help --connect --server-key --key --count --timeout --json --raw" ;;
+    info) words="--help --connect --server-key --key --json --timeout" ;;
+    ping) words="--help --connect --server-key --key --count --interval --timeout --json" ;;
+    bench) words="--help --connect --name --rate --every --poisson --streams --clients --threads --steps --mix --seconds --warmup --drain --slo --find-knee --within --subscribe --ttl --no-reply --pending --lag --seed --timeout --json" ;;
     model) words="--help --in-channels --out-channels --kernel-size --stride --padding --dilation --groups --bias --padding-mode --num-groups --eps --no-affine --activation --sample-rate --seed --force --param --json" ;;
+    keygen) words="--help --name --rights --topics --json" ;;
     esac
     if [ "$COMP_CWORD" = 1 ]; then
-        words="help version completion run send sub info ping bench model"
+        words="help version completion run send sub info ping bench model keygen"
     elif [ "${cur#-}" = "$cur" ]; then
         COMPREPLY=($(compgen -f -- "$cur"))
         return

@@ -176,6 +176,13 @@ static int check_together(const config *c, config_why *why) {
     int e = check_inert(c, why);
     if (!e && c->engine.engine == ENGINE_CPU && c->engine.precision > PRECISION_F32)
         e = fail(why, -EINVAL, "engine.precision: the CPU computes f32; say f32 or auto, or engine = cuda");
+    if (!e && !c->auth.secret_key_file[0] != !c->auth.client_keys[0])
+        e = fail(why, -EINVAL,
+            "%s is set and %s is not: keys need the daemon's own pair and a list of who may connect",
+            c->auth.client_keys[0] ? "auth.client_keys" : "auth.secret_key_file",
+            c->auth.client_keys[0] ? "auth.secret_key_file" : "auth.client_keys");
+    if (!e && c->auth.ipc_keyless && !c->auth.secret_key_file[0])
+        e = fail(why, -EINVAL, "auth.ipc_keyless = yes has no effect without auth.secret_key_file: remove it");
     if (!e && c->engine.engine == ENGINE_CUDA && c->engine.slots < 2)
         e = fail(why, -EINVAL, "engine.slots = 1: CUDA needs at least 2 to overlap copies");
     if (!e && c->publish.enabled && c->publish.publish_bytes < 4 * c->limits.max_frame_bytes)

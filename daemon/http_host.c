@@ -63,7 +63,8 @@ static int open_on(const struct addrinfo *a) {
     return error;
 }
 
-int http_listen(const char *endpoint, bool insecure, char ret_bound[80], nct_why *why) {
+/* The addresses of an endpoint (freeaddrinfo), the first one within reach of this host alone unless `insecure`. */
+static int find(const char *endpoint, bool insecure, struct addrinfo **ret, nct_why *why) {
     char text[256], *host, *port;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
     snprintf(text, sizeof text, "%s", endpoint);
@@ -72,15 +73,30 @@ int http_listen(const char *endpoint, bool insecure, char ret_bound[80], nct_why
             why, -EINVAL, "http.endpoint = %.100s: not ADDRESS:PORT, as 127.0.0.1:7772 or [::1]:7772", endpoint);
     int code = getaddrinfo(host, port, &hints, &found);
     if (code) return fail(why, -EINVAL, "http.endpoint = %.100s: %s", endpoint, gai_strerror(code));
-    int fd = -EACCES;
-    if (insecure || loopback(found->ai_addr)) fd = open_on(found);
+    if (insecure || loopback(found->ai_addr)) {
+        *ret = found;
+        return 0;
+    }
     freeaddrinfo(found);
-    if (fd == -EACCES && !insecure)
-        return fail(why, fd,
-            "http.endpoint = %.100s is reachable from other hosts, and everybody there could read it: use 127.0.0.1, "
-            "or "
-            "say http.insecure = yes",
-            endpoint);
+    return fail(why, -EACCES,
+        "http.endpoint = %.100s is reachable from other hosts, and everybody there could read it: use 127.0.0.1, or "
+        "say http.insecure = yes",
+        endpoint);
+}
+
+int http_endpoint_check(const char *endpoint, bool insecure, nct_why *why) {
+    struct addrinfo *found = NULL;
+    int error = find(endpoint, insecure, &found, why);
+    if (!error) freeaddrinfo(found);
+    return error;
+}
+
+int http_listen(const char *endpoint, bool insecure, char ret_bound[80], nct_why *why) {
+    struct addrinfo *found = NULL;
+    int error = find(endpoint, insecure, &found, why);
+    if (error) return error;
+    int fd = open_on(found);
+    freeaddrinfo(found);
     if (fd == -EADDRINUSE)
         return fail(why, fd,
             "http.endpoint = %.100s is in use, by another nctd perhaps: choose another port, or http.enabled = no",

@@ -103,6 +103,8 @@ static void message(ingest *in, zmsg *m) {
     request r = {.peer = m->peer, .topic = &m->part[0], .payload = &m->part[2]};
     if (m->self_named) {
         self_named(in, m);
+    } else if (!guard_knows(in->guard, m->peer)) {
+        zrouter_cut(in->router, m->peer, CUT_key);
     } else if (m->n_parts != 3) {
         wrong_shape(in, m);
     } else if (wire_read(&r.h, m->part[1].data, m->part[1].bytes, &why)) {

@@ -8,6 +8,7 @@
 #include "answer.h"
 #include "config.h"
 #include "frames.h"
+#include "guard.h"
 #include "models.h"
 #include "session.h"
 #include "stream.h"
@@ -29,6 +30,7 @@ typedef struct ingest {
     cells *pool;
     ledger *counts;
     welcome *facts;
+    const guard *guard;
     frame_sink next;                               /* streams_push */
     void (*flush)(void *ctx, const generation *g); /* CLOSE: what is queued of this model goes now */
     void *flush_ctx;

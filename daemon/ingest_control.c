@@ -9,7 +9,7 @@
 /* The names in a topic, and what is served under the first. Sends the refusal itself. */
 static bool read_topic(ingest *in, const request *r, char topic[WIRE_TOPIC_MAX + 1], served **ret_of,
     char stream_name[WIRE_NAME_MAX + 1]) {
-    char model_name[WIRE_NAME_MAX + 1], sentence[160];
+    char model_name[WIRE_NAME_MAX + 1], sentence[200];
     wire_why why;
     int error = wire_topic_read(r->topic->data, r->topic->bytes, model_name, stream_name, &why);
     if (error) {
@@ -18,6 +18,11 @@ static bool read_topic(ingest *in, const request *r, char topic[WIRE_TOPIC_MAX +
         return false;
     }
     wire_topic_write(topic, model_name, stream_name);
+    if (!guard_may_send(r->peer, topic)) {
+        snprintf(sentence, sizeof sentence, "the key of this client may not send to %.130s", topic);
+        ingest_error(in, r->peer, &r->h, topic, -EACCES, sentence, NULL);
+        return false;
+    }
     *ret_of = models_find(in->models, model_name);
     if (*ret_of) return true;
     snprintf(sentence, sizeof sentence, "no model %s is served", model_name);

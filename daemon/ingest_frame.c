@@ -1,4 +1,4 @@
-/* ingest_frame.c: a FRAME from its header to the batcher, in flow.md 4's order: session, model, shape and sizes, owner
+/* ingest_frame.c: a FRAME from its header to the batcher, in flow.md 4's order: session, rights, model, shape and sizes, owner
  * and epoch, seq, request id, then admission. The first failure is the answer. Called by ingest.c on the loop thread.
  * Nothing is allocated before the frame is admitted. */
 #include <errno.h>
@@ -171,7 +171,9 @@ void ingest_frame(ingest *in, request *r) {
     if (!c.s) return;
     int error = find_model(in, &c, r);
     ledger_received(in->counts, c.of ? &c.of->counts : NULL);
-    if (!error || in->draining) error = check(in, &c, r);
+    if (c.topic_bytes && !guard_may_send(r->peer, c.topic))
+        error = no(&c, -EACCES, "the key of this client may not send to %.130s", c.topic);
+    if (!error || (in->draining && error != -EACCES)) error = check(in, &c, r);
     if (!error && admit(in, &c, r)) {
         session_give_in(in->ss, c.s, c.in_bytes);
         session_give_out(in->ss, c.s, c.out_bytes);

@@ -57,11 +57,12 @@ static void forget_waiting(ingest *in, const zpeer *p) {
     }
 }
 
-/* flow.md 21: a new HELLO ends what this connection had, and the session it names as its previous one. */
+/* flow.md 21: a new HELLO ends what this connection had, and the session it names as its previous one, if the same key
+ * opened it. */
 static void end_before(ingest *in, zpeer *p, uint64_t previous) {
     if (p->session) sessions_end(in->ss, p->session);
     session *before = previous ? sessions_find(in->ss, previous) : NULL;
-    if (before) sessions_end(in->ss, before);
+    if (before && !strcmp(before->peer->user, p->user)) sessions_end(in->ss, before);
 }
 
 static void welcome_peer(ingest *in, const hello *h) {
@@ -80,7 +81,8 @@ static void welcome_peer(ingest *in, const hello *h) {
     answer_plain(in->answers, h->peer, &a, "", text ? text : "{}", text ? strlen(text) : 2, NULL);
     free(text);
     h->peer->faults = 0;
-    log_debug("session begins id=%016" PRIx64 " client=%s", s->id, s->client);
+    log_debug("session begins id=%016" PRIx64 " client=%s key=%s", s->id, s->client,
+        h->peer->key ? h->peer->key->name : "");
 }
 
 void ingest_hello(ingest *in, const request *r) {

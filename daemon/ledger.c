@@ -8,6 +8,7 @@
 static const char *const outcome_names[] = {LEDGER_OUTCOMES(XX)};
 static const char *const malformed_names[] = {LEDGER_MALFORMED(XX)};
 static const char *const cut_names[] = {LEDGER_CUTS(XX)};
+static const char *const handshake_names[] = {LEDGER_HANDSHAKES(XX)};
 static const char *const counter_names[] = {LEDGER_OTHERS(XX)};
 #undef XX
 #define XX(name, number, text) #name,
@@ -19,6 +20,10 @@ const char *cut_name(cut_reason r) {
 }
 const char *malformed_name(malformed_cause c) {
     return malformed_names[c];
+}
+
+const char *handshake_name(handshake_cause c) {
+    return handshake_names[c];
 }
 
 void ledger_received(ledger *l, frame_counts *of) {
@@ -85,6 +90,7 @@ json_t *ledger_json(const ledger *l, uint64_t in_flight, uint64_t held) {
     json_object_set_new(o, "refused_by", rows(refused_names, l->refused, REFUSED_REASONS));
     json_object_set_new(o, "malformed", rows(malformed_names, l->malformed, MALFORMED_CAUSES));
     json_object_set_new(o, "cuts", rows(cut_names, l->cuts, CUT_REASONS));
+    json_object_set_new(o, "handshakes", rows(handshake_names, l->handshakes, HANDSHAKES));
     return o;
 }
 
@@ -119,5 +125,6 @@ char *ledger_line(const ledger *l, uint64_t in_flight, uint64_t held, char *out,
     add_nonzero(&t, "refused", refused_names, l->refused, REFUSED_REASONS);
     add_nonzero(&t, "malformed", malformed_names, l->malformed, MALFORMED_CAUSES);
     add_nonzero(&t, "cuts", cut_names, l->cuts, CUT_REASONS);
+    add_nonzero(&t, "handshakes", handshake_names, l->handshakes, HANDSHAKES);
     return out;
 }

@@ -40,7 +40,15 @@
     XX(hello, "no HELLO within hello_ms")                                                                            \
     XX(crowd, "more connections than max_clients allows")                                                            \
     XX(drain, "held answers when the daemon stopped")                                                                \
-    XX(protocol, "ended by ZeroMQ: a part above the size limit, or not ZMTP")
+    XX(protocol, "ended by ZeroMQ: a part above the size limit, or not ZMTP")                                        \
+    XX(key, "its key was taken off auth.client_keys, or has other rights now")
+
+/* Connections that never got through their handshake, on both sockets, by cause. XX(name, help) */
+#define LEDGER_HANDSHAKES(XX)                                                                                        \
+    XX(key, "a key that auth.client_keys does not list")                                                             \
+    XX(server_key, "a client that has another daemon's public key")                                                  \
+    XX(mechanism, "no keys where there must be, or keys where there are none")                                       \
+    XX(protocol, "not ZMTP, or broken off")
 
 /* Everything else that is counted. XX(name, help) */
 #define LEDGER_OTHERS(XX)                                                                                            \
@@ -53,6 +61,7 @@
     XX(streams, "streams opened")                                                                                    \
     XX(published, "results given to PUB")                                                                            \
     XX(publish_stale, "results not published: their seq did not rise")                                               \
+    XX(subscribe_refused, "subscriptions that the key's rights do not allow")                                        \
     XX(in_place, "result rows that left from the out arena")                                                         \
     XX(copied, "result rows that left as copies")                                                                    \
     XX(batches, "batches computed")                                                                                  \
@@ -73,6 +82,9 @@ typedef enum { LEDGER_MALFORMED(XX) MALFORMED_CAUSES } malformed_cause;
 #define XX(name, help) CUT_##name,
 typedef enum { LEDGER_CUTS(XX) CUT_REASONS } cut_reason;
 #undef XX
+#define XX(name, help) HANDSHAKE_##name,
+typedef enum { LEDGER_HANDSHAKES(XX) HANDSHAKES } handshake_cause;
+#undef XX
 #define XX(name, help) COUNT_##name,
 typedef enum { LEDGER_OTHERS(XX) COUNTERS } counter;
 #undef XX
@@ -87,6 +99,7 @@ typedef struct {
 typedef struct {
     frame_counts all;
     uint64_t refused[REFUSED_REASONS], malformed[MALFORMED_CAUSES], cuts[CUT_REASONS], counts[COUNTERS];
+    uint64_t handshakes[HANDSHAKES];
 } ledger;
 
 /* `of` is the model's own counts, NULL when the frame named none. */
@@ -99,11 +112,12 @@ static inline void ledger_count(ledger *l, counter c) {
 bool counts_balanced(const frame_counts *c, uint64_t in_flight);
 /* True when both identities hold. */
 bool ledger_check(const ledger *l, uint64_t in_flight, uint64_t held);
-/* Every row by name; nested refused, malformed, cuts (rows that are 0 too). NULL without memory. */
+/* Every row by name; nested refused, malformed, cuts, handshakes (rows that are 0 too). NULL without memory. */
 json_t *ledger_json(const ledger *l, uint64_t in_flight, uint64_t held);
 json_t *counts_json(const frame_counts *c, uint64_t in_flight);
 /* "received=.. ok=.. ... " with nested rows only where not 0: the line at exit. Returns out. */
 char *ledger_line(const ledger *l, uint64_t in_flight, uint64_t held, char *out, size_t size);
 const char *cut_name(cut_reason r);
 const char *malformed_name(malformed_cause c);
+const char *handshake_name(handshake_cause c);
 #endif

@@ -15,6 +15,8 @@
 #include <uv.h>
 #include "choose.h"
 #include "drain.h"
+#include "endpoints.h"
+#include "http_host.h"
 #include "log.h"
 #include "names.h"
 #include "notify.h"
@@ -208,12 +210,23 @@ static void close_all(daemon_state *d) {
     uv_loop_close(&d->loop);
 }
 
+/* The keys of the configuration, if it names some: the daemon's own, and who may connect. */
+static int load_keys(daemon_state *d, config_why *why) {
+    keyfile_why text = {""};
+    const config *c = d->cfg;
+    if (!c->auth.secret_key_file[0]) return 0;
+    int error = auth_load(&d->spine.guard.list, c->auth.secret_key_file, c->auth.client_keys, &text);
+    if (error) snprintf(why->text, sizeof why->text, "%s", text.text);
+    return error;
+}
+
 /* What is wrong with the host or the settings is said before anything is made. */
 static int may_serve(daemon_state *d) {
     config_why why;
     zwhy text = {""};
     int error = d->private.fd < 0 ? 0 : private_check(d->cfg, d->private.fd, &why);
     if (!error) error = sizes_check(d->cfg, &why);
+    if (!error) error = load_keys(d, &why);
     if (error) return fail(d, EXIT_CONFIG, why.text);
     if (choose_engine(d)) return -1;
     if (zsock_self_test(&text)) {
@@ -258,12 +271,27 @@ static int sizes_on_gpus(const daemon_state *d, const model_set *set) {
     return 0;
 }
 
+/* What a start would refuse at its binds. */
+static int check_doors(daemon_state *d, config_why *why) {
+    zwhy text = {""};
+    nct_why http_why = {""};
+    const config *c = d->cfg;
+    int error = load_keys(d, why);
+    if (error) return error;
+    error = endpoints_try(c, &text);
+    if (!error && c->http.enabled) error = http_endpoint_check(c->http.endpoint, c->http.insecure, &http_why);
+    snprintf(why->text, sizeof why->text, "%s%s", text.text, http_why.text);
+    if (!error && d->spine.guard.list) printf("keys: %d may connect\n", d->spine.guard.list->n);
+    guard_done(&d->spine.guard);
+    return error;
+}
+
 static int check(daemon_state *d) {
     config_why why;
     nct_why model_why = {""};
     models_target target;
     model_set *set = NULL;
-    if (sizes_check(d->cfg, &why)) {
+    if (sizes_check(d->cfg, &why) || check_doors(d, &why)) {
         fprintf(stderr, "nctd: %s\n", why.text);
         return EXIT_CONFIG;
     }

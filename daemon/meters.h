@@ -16,6 +16,7 @@ typedef struct meters {
     int64_t t_result_ns; /* Unix time of the last RESULT, 0: none yet */
     struct {
         uint64_t asked;                   /* SIGHUPs; those that wait for one reload to end become one */
+        bool pending;                     /* one was asked for and has not ended */
         uint64_t results[RELOAD_RESULTS]; /* what became of reloads */
         reload_result last;
         int64_t t_ns; /* Unix time of the last one, 0: none yet */

@@ -94,6 +94,7 @@ static void rows(textbuf *t, metric m, const char *name, const char *const *name
 static const char *const outcome_names[] = {LEDGER_OUTCOMES(XX)};
 static const char *const malformed_names[] = {LEDGER_MALFORMED(XX)};
 static const char *const cut_names[] = {LEDGER_CUTS(XX)};
+static const char *const handshake_names[] = {LEDGER_HANDSHAKES(XX)};
 #undef XX
 #define XX(name, number, text) #name,
 static const char *const refused_names[] = {NCT_ERROR_MAP(XX)};
@@ -113,6 +114,7 @@ static void put_ledger(textbuf *t, const spine *s) {
     one(t, M_held, s->answers.held);
     rows(t, M_malformed, "cause", malformed_names, l->malformed, MALFORMED_CAUSES);
     rows(t, M_cuts, "reason", cut_names, l->cuts, CUT_REASONS);
+    rows(t, M_handshakes, "cause", handshake_names, l->handshakes, HANDSHAKES);
     for (int i = 0; i < COUNTERS; i++) {
         text_put(t, counter_heads[i]);
         text_u64(t, l->counts[i]);
@@ -275,6 +277,8 @@ static void put_meters(textbuf *t, const meters *m) {
     one_histogram(t, M_batch_size, &m->batch_frames);
     one_seconds(t, M_last_result, (uint64_t)m->t_result_ns);
     rows(t, M_reloads, "result", results, m->reload.results, RELOAD_RESULTS);
+    one(t, M_reload_pending, m->reload.pending);
+    one(t, M_reload_asked, m->reload.asked);
     one(t, M_reload_ok, !m->reload.t_ns || m->reload.last != RELOAD_RESULT_REFUSED);
     one_seconds(t, M_reload_time, (uint64_t)m->reload.t_ns);
 }

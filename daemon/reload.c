@@ -12,10 +12,24 @@
 
 /* ---- the helper thread ----------------------------------------------------------------------------------------- */
 
+static int read_keys(reload *r, config_why *why) {
+    keyfile_why text = {""};
+    const auth *now = r->s->guard.list;
+    int error = auth_load(&r->keys, r->next->auth.secret_key_file, r->next->auth.client_keys, &text);
+    if (!error && strcmp(r->keys->server.secret_key, now->server.secret_key) != 0) {
+        error = -EPERM;
+        snprintf(text.text, sizeof text.text, "%s holds another key than at the start: that needs a restart",
+            r->next->auth.secret_key_file);
+    }
+    if (error) snprintf(why->text, sizeof why->text, "%s", text.text);
+    return error;
+}
+
 static int read_next(reload *r) {
     config_why why = {""};
     int error = config_load(&r->next, r->o->conf, r->o->overrides, r->o->n_overrides, &why);
     if (!error) error = config_may_reload(r->cfg, r->next, &why);
+    if (!error && r->cfg->auth.secret_key_file[0]) error = read_keys(r, &why);
     if (!error && r->next->engine.on_gpu_error == GPU_ERROR_CPU) models_target_cpu(&r->target);
     if (error) snprintf(r->why, sizeof r->why, "%s", why.text);
     return error;
@@ -73,13 +87,14 @@ static void say_ready(const reload *r, const char *what) {
 }
 
 static bool changes(const reload *r) {
-    return r->set->n_changed || r->set->n_added || r->set->n_removed || config_differs(r->cfg, r->next);
+    return r->set->n_changed || r->set->n_added || r->set->n_removed || config_differs(r->cfg, r->next) ||
+           !auth_same(r->keys, r->s->guard.list);
 }
 
 static void apply(reload *r) {
     char text[200];
     nct_why why = {""};
-    int error = spine_swap(r->s, r->cfg, r->next, r->set, &why);
+    int error = spine_swap(r->s, r->cfg, r->next, r->set, &r->keys, &why);
     if (error) {
         r->error = error;
         snprintf(r->why, sizeof r->why, "%s", why.text);
@@ -119,7 +134,7 @@ static void end_start(reload *r) {
     nct_why why = {""};
     r->first = false;
     if (r->stopping) return;
-    if (!r->error && (r->error = spine_swap(r->s, r->cfg, NULL, r->set, &why)) != 0)
+    if (!r->error && (r->error = spine_swap(r->s, r->cfg, NULL, r->set, NULL, &why)) != 0)
         snprintf(r->why, sizeof r->why, "%s", why.text);
     if (!r->error) {
         say_models(r);
@@ -132,6 +147,7 @@ static void end_start(reload *r) {
 static void ended(uv_work_t *w, int status) {
     reload *r = w->data;
     r->running = false;
+    r->s->meters.reload.pending = r->waiting;
     uv_timer_stop(&r->patience);
     if (status) {
         r->error = status;
@@ -143,6 +159,8 @@ static void ended(uv_work_t *w, int status) {
         end_reload(r);
     model_set_free(r->set);
     config_free(r->next);
+    auth_free(r->keys);
+    r->keys = NULL;
     r->set = NULL;
     r->next = NULL;
     if (r->waiting && !r->stopping) begin(r);
@@ -157,6 +175,7 @@ static void begin(reload *r) {
     spine_target(r->s, &r->target);
     r->target.now = r->first ? NULL : r->s->models;
     if (!r->first) {
+        r->s->meters.reload.pending = true;
         log_info("reload begins");
         notify_reloading();
     }
@@ -174,6 +193,7 @@ void reload_start(reload *r) {
 
 void reload_ask(reload *r) {
     r->s->meters.reload.asked++;
+    r->s->meters.reload.pending = !r->stopping;
     if (r->stopping)
         refused(r, "the daemon stops");
     else if (r->running)
@@ -184,6 +204,7 @@ void reload_ask(reload *r) {
 
 void reload_stop(reload *r) {
     if (r->waiting && !r->stopping) refused(r, "the daemon stops");
+    r->s->meters.reload.pending = false;
     r->stopping = true;
     r->waiting = false;
 }

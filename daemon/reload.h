@@ -26,6 +26,7 @@ typedef struct reload {
     models_target target;
     config *next; /* NULL at start */
     model_set *set;
+    auth *keys; /* the allow-list as it is on disk; NULL: no keys */
     int error;
     char why[1024];
 } reload;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "endpoints.h"
 #include "log.h"
 
 #define CROWD 64 /* connections beyond max_clients: on their way to HELLO, or to a refusal with a sentence */
@@ -68,6 +69,14 @@ static int open_bookkeeping(spine *s, nct_why *why) {
     return error ? say(why, error, "no memory for limits.arena_bytes and the tables beside it") : 0;
 }
 
+static int open_keys(spine *s, zwhy *why) {
+    const auth *a = s->guard.list;
+    zcurve keys = {.ipc_keyless = s->cfg->auth.ipc_keyless};
+    s->guard.counts = &s->counts;
+    if (a) keys.public_key = a->server.public_key, keys.secret_key = a->server.secret_key;
+    return zctx_keys(s->ctx, &keys, (zadmit){guard_admit, &s->guard}, why);
+}
+
 static int open_router(spine *s, zwhy *why) {
     const config *c = s->cfg;
     uint64_t largest = 2 * c->limits.max_frame_bytes;
@@ -85,7 +94,9 @@ static int open_pub(spine *s, zwhy *why) {
     zxpub_setup setup = {.ctx = s->ctx,
         .counts = &s->counts,
         .send_hwm = publisher_hwm(0, 1),
-        .max_connections = s->cfg->limits.max_clients + CROWD};
+        .max_connections = s->cfg->limits.max_clients + CROWD,
+        .may_subscribe = guard_may_subscribe,
+        .may_ctx = &s->guard};
     return s->cfg->publish.enabled ? zxpub_new(&s->pub, &setup, why) : 0;
 }
 
@@ -138,35 +149,28 @@ static int bind_one(spine *s, const char *endpoint, bool pub, zwhy *why) {
     return 0;
 }
 
-static int bind_list(spine *s, const char *list, bool pub, zwhy *why) {
-    char text[256], *rest = text, *one;
-    int error = 0, n = 0;
-    snprintf(text, sizeof text, "%s", list);
-    while (!error && (one = strsep(&rest, " \t")) != NULL) {
-        bool loopback;
-        if (!*one) continue;
-        n++;
-        error = zsock_endpoint(one, &loopback, why);
-        if (!error && !loopback && !s->cfg->ingest.insecure) {
-            snprintf(why->text, sizeof why->text,
-                "%s.endpoint = %.120s is reachable from other hosts, and there are no keys: use ipc or "
-                "127.0.0.1, or say ingest.insecure = yes",
-                pub ? "publish" : "ingest", one);
-            error = -EACCES;
-        }
-        if (!error) error = bind_one(s, one, pub, why);
-    }
-    if (!n) snprintf(why->text, sizeof why->text, "%s.endpoint is empty", pub ? "publish" : "ingest");
-    return n ? error : -EINVAL;
+static int bind_ingest(void *ctx, const char *endpoint, zwhy *why) {
+    return bind_one(ctx, endpoint, false, why);
+}
+static int bind_publish(void *ctx, const char *endpoint, zwhy *why) {
+    return bind_one(ctx, endpoint, true, why);
+}
+
+static int bind_all(spine *s, zwhy *why) {
+    const config *c = s->cfg;
+    int error = endpoints_check(c, why);
+    if (!error) error = endpoints_each("ingest.endpoint", c->ingest.endpoint, bind_ingest, s, why);
+    if (!error && s->pub) error = endpoints_each("publish.endpoint", c->publish.endpoint, bind_publish, s, why);
+    return error;
 }
 
 static int open_sockets(spine *s, nct_why *why) {
     zwhy text = {""};
     int error = zctx_new(&s->ctx, (int)s->cfg->ingest.io_threads);
+    if (!error) error = open_keys(s, &text);
     if (!error) error = open_router(s, &text);
     if (!error) error = open_pub(s, &text);
-    if (!error) error = bind_list(s, s->cfg->ingest.endpoint, false, &text);
-    if (!error && s->pub) error = bind_list(s, s->cfg->publish.endpoint, true, &text);
+    if (!error) error = bind_all(s, &text);
     return error ? say(why, error, text.text) : 0;
 }
 
@@ -207,6 +211,7 @@ int spine_open(spine *s, uv_loop_t *loop, const config *cfg, nct_why *why) {
         .pool = &s->pool,
         .counts = &s->counts,
         .facts = &s->facts,
+        .guard = &s->guard,
         .next = {streams_push, &s->streams},
         .flush = flush,
         .flush_ctx = s};
@@ -258,6 +263,7 @@ void spine_close(spine *s, int linger_ms) {
     zrouter_close(s->router, linger_ms);
     s->router = NULL;
     s->pub = NULL;
+    zctx_zap_close(s->ctx);
     zctx_term(s->ctx);
     s->ctx = NULL;
     for (int i = 0; i < s->n_paths; i++) ipcpath_release(&s->paths[i]);
@@ -279,4 +285,5 @@ void spine_close(spine *s, int linger_ms) {
     arena_free(s->out);
     s->out = NULL;
     cells_done(&s->pool);
+    guard_done(&s->guard);
 }

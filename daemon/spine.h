@@ -13,6 +13,7 @@
 #include "config.h"
 #include "engine.h"
 #include "frames.h"
+#include "guard.h"
 #include "ingest.h"
 #include "ipcpath.h"
 #include "meters.h"
@@ -27,7 +28,7 @@
 #define SPINE_ENDPOINTS_MAX 8
 
 typedef struct {
-    uv_poll_t polls[4]; /* ROUTER and its monitor, XPUB and its monitor */
+    uv_poll_t polls[5]; /* ROUTER and its monitor, XPUB and its monitor, questions about keys */
     int n_polls;
     bool others_woke;   /* a monitor or the XPUB has something to say */
     uv_poll_t deadline; /* the timerfd */
@@ -45,6 +46,7 @@ typedef struct spine {
     uv_loop_t *loop;
     cells pool;
     ledger counts;
+    guard guard; /* its list is the caller's to fill before spine_open */
     meters meters;
     zctx *ctx;
     zrouter *router;
@@ -81,9 +83,9 @@ int spine_open(spine *s, uv_loop_t *loop, const config *cfg, nct_why *why);
 /* Where models are to be loaded for: the devices of the engines, and the CPU where it takes over. */
 void spine_target(const spine *s, models_target *ret);
 /* The models are loaded: workspaces are reserved, and they are served; at a reload (next not NULL) the keys of `next`
- * hold, too. Queues of generations that were replaced are due, streams that cannot go on are closed with a reason. Or the
+ * hold, too, and *keys (taken, then NULL) is the allow-list; keys NULL: it stays. Queues of generations that were replaced are due, streams that cannot go on are closed with a reason. Or the
  * reason why not, and nothing changed. now is s->cfg. */
-int spine_swap(spine *s, config *now, config *next, model_set *set, nct_why *why);
+int spine_swap(spine *s, config *now, config *next, model_set *set, auth **keys, nct_why *why);
 /* The CPU takes a failed engine's place, WELCOME says so; or the reason why not. Only from engine_failed. */
 int spine_take_over(spine *s, engine *e, nct_why *why);
 /* Nothing of a client's is with us any more: no frame, no held answer. */

@@ -78,6 +78,7 @@ static void put_meters(textbuf *t, const meters *m) {
     put_histogram(t, "batch_size", &m->batch_frames);
     put_seconds(t, "last_result_s", (uint64_t)m->t_result_ns);
     open_object(t, "reload");
+    put_bool(t, "pending", m->reload.pending);
     for (int i = 0; i < RELOAD_RESULTS; i++)
         put_number(t, reload_result_name((reload_result)i), m->reload.results[i]);
     put_string(t, "last", m->reload.t_ns ? reload_result_name(m->reload.last) : "");

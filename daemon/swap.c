@@ -49,7 +49,7 @@ static void apply_keys(spine *s) {
     log_set_level((log_level)c->daemon.log_level);
 }
 
-int spine_swap(spine *s, config *now, config *next, model_set *set, nct_why *why) {
+int spine_swap(spine *s, config *now, config *next, model_set *set, auth **keys, nct_why *why) {
     if (next) config_swap(now, next);
     int error = reserve(s, set, why);
     if (!error && (error = models_adopt(s->models, set)) != 0)
@@ -63,6 +63,10 @@ int spine_swap(spine *s, config *now, config *next, model_set *set, nct_why *why
         drop_streams(s, set->left[i]->of);
     }
     if (next) apply_keys(s);
+    if (keys && *keys) {
+        guard_swap(&s->guard, *keys, s->router, s->pub);
+        *keys = NULL;
+    }
     welcome_learn(&s->facts);
     return 0;
 }

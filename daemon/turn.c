@@ -70,13 +70,14 @@ static void turn(spine *s) {
     uint64_t now_ns = uv_hrtime();
     s->n_turns++;
     answers_turn(&s->answers, now_ns);
+    bool more = zctx_zap_turn(s->ctx);
     if (s->h.others_woke) zrouter_monitor(s->router, now_ns);
     sessions_reap(&s->sessions);
     ingest_turn(&s->ingest, now_ns);
     if (s->pub && s->h.others_woke) zxpub_turn(s->pub, now_ns);
     s->h.others_woke = false;
     sessions_reap(&s->sessions);
-    bool more = compute(s);
+    more |= compute(s);
     publisher_turn(&s->publisher, uv_hrtime());
     sessions_reap(&s->sessions);
     more |= zrouter_pending(s->router);
@@ -104,6 +105,7 @@ static void on_housekeeping(uv_timer_t *h) {
     spine *s = h->data;
     uint64_t now_ns = uv_hrtime();
     s->h.others_woke = true; /* every socket is touched: a mailbox that nobody reads would grow */
+    guard_log(&s->guard, now_ns);
     zrouter_expire(s->router, now_ns, s->cfg->ingest.hello_ms);
     answers_expire(&s->answers, now_ns, s->cfg->daemon.stall_ms);
     streams_expire(&s->streams, &s->sessions, now_ns, s->cfg->limits.stream_idle_s);
@@ -111,8 +113,8 @@ static void on_housekeeping(uv_timer_t *h) {
 
 /* ---- handles --------------------------------------------------------------------------------------------------- */
 
-static int poll_fds(spine *s, const int fds[2]) {
-    for (int i = 0; i < 2; i++) {
+static int poll_fds(spine *s, const int *fds, int n) {
+    for (int i = 0; i < n; i++) {
         uv_poll_t *p = &s->h.polls[s->h.n_polls];
         int error = uv_poll_init(s->loop, p, fds[i]);
         if (error) return error;
@@ -147,9 +149,11 @@ int turn_open(spine *s, nct_why *why) {
     s->h.deadline_fd = -1;
     s->h.opened = true;
     zrouter_fds(s->router, fds);
-    int error = poll_fds(s, fds);
+    int error = poll_fds(s, fds, 2);
     if (s->pub) zxpub_fds(s->pub, fds);
-    if (!error && s->pub) error = poll_fds(s, fds);
+    if (!error && s->pub) error = poll_fds(s, fds, 2);
+    fds[0] = zctx_zap_fd(s->ctx);
+    if (!error && fds[0] >= 0) error = poll_fds(s, fds, 1);
     if (!error) error = open_deadline(s);
     if (error) {
         snprintf(why->text, sizeof why->text, "the loop takes no more handles: %s", uv_strerror(error));

@@ -6,9 +6,11 @@
 #include <string.h>
 #include <sys/utsname.h>
 #include <uv.h>
+#include "auth.h"
 #include "engine.h"
 #include "meters.h"
 #include "stream.h"
+#include "zsock.h"
 
 #define STREAM_FACTS_MAX 16384 /* bytes of JSON, all streams together */
 
@@ -91,13 +93,13 @@ static json_t *engines(const welcome *w) {
         device, "fallback", fallback);
 }
 
-/* "asked": SIGHUPs. "last": "" until there was a reload; then when (Unix time), and why it was refused. */
+/* "asked": SIGHUPs; "pending": one of them has not ended. "last": "" until there was a reload; then when (Unix time), and why it was refused. */
 static json_t *reloads(const welcome *w) {
     const meters *m = w->meters;
     bool any = m->reload.t_ns;
-    json_t *o = json_pack("{s:I, s:s, s:I, s:s}", "asked", (json_int_t)m->reload.asked, "last",
-        any ? reload_result_name(m->reload.last) : "", "last_s", (json_int_t)(m->reload.t_ns / 1000000000), "why",
-        m->reload.why);
+    json_t *o = json_pack("{s:I, s:b, s:s, s:I, s:s}", "asked", (json_int_t)m->reload.asked, "pending",
+        (int)m->reload.pending, "last", any ? reload_result_name(m->reload.last) : "", "last_s",
+        (json_int_t)(m->reload.t_ns / 1000000000), "why", m->reload.why);
     for (int i = 0; o && i < RELOAD_RESULTS; i++)
         json_object_set_new(o, reload_result_name((reload_result)i), json_integer((json_int_t)m->reload.results[i]));
     return o;
@@ -115,6 +117,7 @@ static json_t *describe(const welcome *w, const session *s) {
         (json_int_t)((uv_hrtime() - w->t_start_ns) / 1000000000u), "sessions", (json_int_t)w->ss->n, "limits",
         limits(w->cfg), "models", models_describe(w->models), "ledger",
         ledger_json(w->counts, w->frames->n, *w->held), "streams", open, "streams_left_out", left_out);
+    if (o && s->peer && s->peer->key) json_object_set_new(o, "key", json_string(s->peer->key->name));
     if (o) json_object_set_new(o, "plan", json_string(w->plan));
     if (o) json_object_set_new(o, "engine_memory", engines(w));
     if (o) json_object_set_new(o, "reload", reloads(w));

@@ -57,6 +57,7 @@ int zctx_new(zctx **ret, int io_threads) {
 void zctx_term(zctx *c) {
     if (!c) return;
     while (zmq_ctx_term(c->zmq) && errno == EINTR) continue;
+    explicit_bzero(c->secret_key, sizeof c->secret_key);
     free(c);
 }
 
@@ -129,8 +130,10 @@ int zopt_common(void *socket) {
     return 0;
 }
 
-int zbind(void *socket, const char *endpoint, char ret_bound[256], zwhy *why) {
+int zbind(zctx *ctx, void *socket, const char *endpoint, char ret_bound[256], zwhy *why) {
     size_t len = 256;
+    int error = zap_for_bind(ctx, socket, endpoint);
+    if (error) return zwhy_set(why, error, "keys for %s: %s", endpoint, zmq_strerror(-error));
     if (strchr(endpoint, '[')) zopt_int(socket, ZMQ_IPV6, 1);
     if (zmq_bind(socket, endpoint)) return zwhy_set(why, -errno, "cannot bind %s: %s", endpoint, zmq_strerror(errno));
     if (zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, ret_bound, &len))
@@ -181,4 +184,20 @@ int zsock_endpoint(const char *endpoint, bool *ret_loopback, zwhy *why) {
         return 0;
     }
     return zwhy_set(why, -EINVAL, "%s is not tcp://ADDRESS:PORT, ipc://PATH or inproc://NAME", endpoint);
+}
+
+int zsock_try_address(const char *key, const char *endpoint, zwhy *why) {
+    char address[300];
+    const char *port = strrchr(endpoint, ':') + 1;
+    bool any = !strcmp(port, "*");
+    if (!any && (!*port || strlen(port) > 5 || strspn(port, "0123456789") != strlen(port) || atoi(port) > 65535))
+        return zwhy_set(why, -EINVAL, "%s = %s: the port is a number from 0 to 65535, or *", key, endpoint);
+    snprintf(address, sizeof address, "%.*s*", (int)(port - endpoint), endpoint);
+    void *ctx = zmq_ctx_new(), *socket = ctx ? zmq_socket(ctx, ZMQ_ROUTER) : NULL;
+    if (socket && strchr(endpoint, '[')) zopt_int(socket, ZMQ_IPV6, 1);
+    int error = !socket ? -ENOMEM : zmq_bind(socket, address) ? -errno : 0;
+    if (error) zwhy_set(why, error, "%s = %s: cannot be bound: %s", key, endpoint, zmq_strerror(-error));
+    if (socket) zmq_close(socket);
+    if (ctx) zmq_ctx_term(ctx);
+    return error;
 }

@@ -27,7 +27,24 @@ typedef struct {
 typedef struct zctx zctx;
 /* Seeds rand() from getrandom: libzmq draws the first routing id from it (flow.md E6). */
 int zctx_new(zctx **ret, int io_threads);
-void zctx_term(zctx *c); /* blocks until every socket's linger is over; all let-go callbacks have run then */
+/* Who may connect where there are keys; asked on the loop thread, in zctx_zap_turn. */
+typedef struct {
+    bool (*fn)(
+        void *ctx, const char *key, const char *address); /* key: Z85 text; address: the peer's, as libzmq says it */
+    void *ctx;
+} zadmit;
+typedef struct {
+    const char *public_key, *secret_key; /* the daemon's, Z85; NULL: no keys, and every peer is let in */
+    bool ipc_keyless;                    /* ipc endpoints take peers without keys */
+} zcurve;
+/* Keys for what is bound from now on, and the handler of ZAP that asks `admit`; borrowed until zctx_term. Without a handler
+ * libzmq would let every key in, so there is none without the other. -EINVAL: the two are no pair; -ENOTSUP: a libzmq without
+ * CURVE; with a sentence. */
+int zctx_keys(zctx *c, const zcurve *keys, zadmit admit, zwhy *why);
+int zctx_zap_fd(const zctx *c); /* to wake up for; -1: no keys */
+bool zctx_zap_turn(zctx *c);    /* answers every question that waits; at the end of a turn, true: there are more */
+void zctx_zap_close(zctx *c);   /* with the sockets; the poll on its fd is closed before */
+void zctx_term(zctx *c);        /* blocks until every socket's linger is over; all let-go callbacks have run then */
 
 /* ---- message memory -------------------------------------------------------------------------------------------- */
 void zbuf_done(zbuf *b); /* kind 0 is fine */
@@ -41,19 +58,22 @@ typedef struct zpeer {
     struct zpeer *next, *prev; /* all of one socket */
     struct session *session;   /* ingest's: NULL before HELLO */
     uint64_t t_accept_ns, cookie;
-    uint64_t n_subscribed; /* XPUB: grants */
-    struct zgrant *grants; /* XPUB */
-    uint32_t id;           /* the automatic routing id's number; 0: no message yet */
-    uint32_t faults;       /* ingest's: refusals in a row for its own faults */
-    int fd, dup;           /* the connection's number as libzmq has it; our duplicate. -1: inproc */
-    bool said_hello;       /* ingest's */
-    bool cut;              /* by us: what it still sends is dropped */
+    uint64_t n_subscribed;      /* XPUB: grants */
+    struct zgrant *grants;      /* XPUB */
+    uint32_t id;                /* the automatic routing id's number; 0: no message yet */
+    char user[41];              /* its CURVE key, Z85; "": it came without, or has said nothing yet */
+    const struct auth_key *key; /* guard's: what the key may do */
+    uint32_t faults;            /* ingest's: refusals in a row for its own faults */
+    int fd, dup;                /* the connection's number as libzmq has it; our duplicate. -1: inproc */
+    bool said_hello;            /* ingest's */
+    bool cut;                   /* by us: what it still sends is dropped */
 } zpeer;
 
 typedef struct {
     void (*fn)(void *ctx, zpeer *p); /* its connection ended; p is gone on return */
     void *ctx;
 } zpeer_sink;
+typedef bool (*zpeer_judge)(void *ctx, zpeer *p); /* true: it is to be cut */
 
 /* ---- the ROUTER ------------------------------------------------------------------------------------------------ */
 #define ZENVELOPE_MAX 4
@@ -102,6 +122,8 @@ typedef struct {
 /* Never waits. -EHOSTUNREACH: the connection is gone; -EAGAIN: no room; then nothing was taken. */
 int zrouter_send(zrouter *r, const zpeer *p, const zout *m);
 void zrouter_cut(zrouter *r, zpeer *p, cut_reason why); /* once; `gone` follows by the monitor */
+/* Cuts, for `why`, those that `judge` says. */
+void zrouter_cut_if(zrouter *r, zpeer_judge judge, void *ctx, cut_reason why);
 /* Cuts connections older than hello_ms that have not said HELLO. */
 void zrouter_expire(zrouter *r, uint64_t now_ns, uint32_t hello_ms);
 bool zrouter_pending(zrouter *r); /* reads ZMQ_EVENTS: there is more to receive */
@@ -118,6 +140,8 @@ typedef struct {
     ledger *counts;
     uint32_t max_connections;
     int send_hwm;
+    bool (*may_subscribe)(void *ctx, zpeer *p, const void *prefix, size_t len); /* NULL: anybody, anything */
+    void *may_ctx;
 } zxpub_setup;
 
 typedef struct zxpub zxpub;
@@ -130,6 +154,7 @@ int zxpub_send(zxpub *x, const zout *m);                          /* copies; nod
 int zxpub_set_hwm(zxpub *x, int messages);                        /* of open connections too */
 bool zxpub_pending(zxpub *x); /* as zrouter_pending, if the socket was touched since the last one */
 uint32_t zxpub_connections(const zxpub *x);
+void zxpub_cut_if(zxpub *x, zpeer_judge judge, void *ctx, cut_reason why);
 void zxpub_close(zxpub *x, int linger_ms);
 
 /* Shows that cutting a peer works on this system: a ROUTER, a DEALER, one held row. 0, or the error and why. Takes a
@@ -137,4 +162,6 @@ void zxpub_close(zxpub *x, int linger_ms);
 int zsock_self_test(zwhy *why);
 /* "tcp://", "ipc://" or "inproc://", and whether it stays on this host. 0 or -EINVAL. */
 int zsock_endpoint(const char *endpoint, bool *ret_loopback, zwhy *why);
+/* That a tcp endpoint's port is one and its address can be bound here: tried with a free port, and let go. */
+int zsock_try_address(const char *key, const char *endpoint, zwhy *why);
 #endif

@@ -23,7 +23,9 @@ int zconns_init(zconns *c, zctx *ctx, void *socket, ledger *counts, uint32_t max
     char name[48];
     snprintf(name, sizeof name, "inproc://nctd-monitor-%u", ctx->n_monitors++);
     *c = (zconns){.counts = counts, .max = max, .gone = gone};
-    if (zmq_socket_monitor(socket, name, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED)) return -errno;
+    int events = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
+                 ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
+    if (zmq_socket_monitor(socket, name, events)) return -errno;
     c->monitor = zmq_socket(ctx->zmq, ZMQ_PAIR);
     if (!c->monitor) return -errno;
     /* Without a mark of its own the pair never fills: a full one would stop libzmq's I/O threads. */
@@ -85,6 +87,16 @@ void zconns_cut(zconns *c, zpeer *p, cut_reason why) {
     if (p->dup >= 0) shutdown(p->dup, SHUT_RDWR);
 }
 
+void zconns_cut_if(zconns *c, zpeer_judge judge, void *ctx, cut_reason why) {
+    for (zpeer *p = c->first; p; p = p->next)
+        if (judge(ctx, p)) zconns_cut(c, p, why);
+}
+
+void zconns_learn_user(zpeer *p, zmq_msg_t *part) {
+    const char *user = zmq_msg_gets(part, "User-Id");
+    if (user) snprintf(p->user, sizeof p->user, "%s", user);
+}
+
 /* What was written to a unix socket is in its peer's queue, and stays there. */
 bool zconns_unsent(const zconns *c) {
     for (const zpeer *p = c->first; p; p = p->next) {
@@ -121,6 +133,14 @@ static void disconnected(zconns *c, int fd) {
     drop(c, p);
 }
 
+static handshake_cause cause_of(uint16_t event, uint32_t value) {
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) return HANDSHAKE_key;
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) return HANDSHAKE_protocol;
+    return value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC        ? HANDSHAKE_server_key
+           : value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH ? HANDSHAKE_mechanism
+                                                                 : HANDSHAKE_protocol;
+}
+
 void zconns_turn(zconns *c, uint64_t now_ns) {
     unsigned char event[6];
     char endpoint[256];
@@ -130,8 +150,12 @@ void zconns_turn(zconns *c, uint64_t now_ns) {
         memcpy(&what, event, 2);
         memcpy(&value, event + 2, 4);
         zmq_recv(c->monitor, endpoint, sizeof endpoint, ZMQ_DONTWAIT);
-        if (what == ZMQ_EVENT_ACCEPTED) accepted(c, (int)value, now_ns);
-        if (what == ZMQ_EVENT_DISCONNECTED) disconnected(c, (int)value);
+        if (what == ZMQ_EVENT_ACCEPTED)
+            accepted(c, (int)value, now_ns);
+        else if (what == ZMQ_EVENT_DISCONNECTED)
+            disconnected(c, (int)value);
+        else
+            c->counts->handshakes[cause_of(what, value)]++;
     }
 }
 

@@ -8,6 +8,10 @@
 struct zctx {
     void *zmq;
     uint32_t n_monitors; /* names them */
+    void *zap;           /* ROUTER at inproc://zeromq.zap.01; NULL: no keys */
+    char secret_key[41];
+    bool ipc_keyless;
+    zadmit admit;
 };
 
 /* The connections of one bound socket, kept by its monitor. */
@@ -25,7 +29,10 @@ int zwhy_set(zwhy *why, int error, const char *format, ...) __attribute__((forma
 int zopt_int(void *socket, int option, int value); /* 0 or -errno */
 /* What both sockets share: keepalive, no heartbeats, linger 0 until the end. */
 int zopt_common(void *socket);
-int zbind(void *socket, const char *endpoint, char ret_bound[256], zwhy *why);
+/* With the keys of the context, unless the endpoint goes without. */
+int zbind(zctx *ctx, void *socket, const char *endpoint, char ret_bound[256], zwhy *why);
+/* The socket's options for the next bind: CURVE and ZAP, or neither. */
+int zap_for_bind(zctx *c, void *socket, const char *endpoint);
 int zfd(void *socket);
 bool zpollin(void *socket); /* one read of ZMQ_EVENTS */
 /* One part into b (kind none). 1 when more follow, 0 when it was the last, or -errno with b still empty. */
@@ -38,6 +45,9 @@ void zconns_turn(zconns *c, uint64_t now_ns);
 zpeer *zconns_at(const zconns *c, int fd); /* NULL: none */
 /* A peer that no ACCEPTED announced (inproc): fd -1. NULL without memory. */
 zpeer *zconns_add(zconns *c, int fd, uint64_t now_ns);
+void zconns_cut_if(zconns *c, zpeer_judge judge, void *ctx, cut_reason why);
+/* The key that the connection of this part showed, into p->user. */
+void zconns_learn_user(zpeer *p, zmq_msg_t *part);
 void zconns_cut(zconns *c, zpeer *p, cut_reason why);
 bool zconns_unsent(const zconns *c); /* zrouter_unsent */
 void zconns_close(zconns *c);        /* `gone` for each, then the monitor; before its socket */

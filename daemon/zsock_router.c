@@ -12,6 +12,7 @@
 #define PARTS_KEPT       (3 + ZENVELOPE_MAX)
 
 struct zrouter {
+    zctx *ctx;
     void *socket;
     zconns conns;
     map by_id;
@@ -80,6 +81,7 @@ int zrouter_new(zrouter **ret, const zrouter_setup *setup, zwhy *why) {
     zrouter *r = calloc(1, sizeof *r);
     if (!r) return -ENOMEM;
     r->gone = setup->gone;
+    r->ctx = setup->ctx;
     if (map_init(&r->by_id, 256)) goto fail_map;
     r->socket = zmq_socket(setup->ctx->zmq, ZMQ_ROUTER);
     if (!r->socket) {
@@ -111,7 +113,7 @@ fail_map:
 }
 
 int zrouter_bind(zrouter *r, const char *endpoint, char ret_bound[256], zwhy *why) {
-    return zbind(r->socket, endpoint, ret_bound, why);
+    return zbind(r->ctx, r->socket, endpoint, ret_bound, why);
 }
 
 void zrouter_fds(const zrouter *r, int ret_fds[2]) {
@@ -124,6 +126,9 @@ void zrouter_monitor(zrouter *r, uint64_t now_ns) {
 }
 void zrouter_cut(zrouter *r, zpeer *p, cut_reason why) {
     zconns_cut(&r->conns, p, why);
+}
+void zrouter_cut_if(zrouter *r, zpeer_judge judge, void *ctx, cut_reason why) {
+    zconns_cut_if(&r->conns, judge, ctx, why);
 }
 uint32_t zrouter_connections(const zrouter *r) {
     return r->conns.n;
@@ -191,6 +196,7 @@ static zpeer *meet(zrouter *r, zbuf *part, uint32_t number, uint64_t now_ns, boo
         p->faults = 0;
     }
     p->id = number;
+    zconns_learn_user(p, m);
     map_add(&r->by_id, &p->by_id, id_key(number), NULL);
     return p;
 }

@@ -24,12 +24,15 @@ typedef struct zgrant {
 } zgrant;
 
 struct zxpub {
+    zctx *ctx;
     void *socket;
     zconns conns;
     map topics;
     uint32_t n_grants;
-    bool touched;                           /* something was sent or read since zxpub_pending */
-    int hwm;                                /* as set last */
+    bool touched; /* something was sent or read since zxpub_pending */
+    int hwm;      /* as set last */
+    bool (*may_subscribe)(void *ctx, zpeer *p, const void *prefix, size_t len);
+    void *may_ctx;
     uint32_t of_length[WIRE_TOPIC_MAX + 1]; /* topics granted, by length: only these are looked up */
 };
 
@@ -109,7 +112,9 @@ static void subscription(zxpub *x, const zbuf *b, uint64_t now_ns) {
         p = zconns_at(&x->conns, fd);
     }
     if (!p || p->cut) return; /* libzmq itself ends what a closed connection had */
+    if (!p->user[0]) zconns_learn_user(p, (zmq_msg_t *)(uintptr_t)b->opaque);
     if (text[0] == 1) {
+        if (x->may_subscribe && !x->may_subscribe(x->may_ctx, p, text + 1, b->bytes - 1)) return;
         if (!grant(x, p, text + 1, b->bytes - 1)) return;
         zmq_setsockopt(x->socket, ZMQ_SUBSCRIBE, text + 1, b->bytes - 1);
         zopt_int(x->socket, ZMQ_SNDHWM, x->hwm); /* libzmq begins a connection with what was set before the bind */
@@ -127,6 +132,9 @@ int zxpub_new(zxpub **ret, const zxpub_setup *setup, zwhy *why) {
     zxpub *x = calloc(1, sizeof *x);
     if (!x) return -ENOMEM;
     x->hwm = setup->send_hwm;
+    x->ctx = setup->ctx;
+    x->may_subscribe = setup->may_subscribe;
+    x->may_ctx = setup->may_ctx;
     if (map_init(&x->topics, 64)) goto fail_map;
     x->socket = zmq_socket(setup->ctx->zmq, ZMQ_XPUB);
     if (!x->socket) {
@@ -155,7 +163,7 @@ fail_map:
 }
 
 int zxpub_bind(zxpub *x, const char *endpoint, char ret_bound[256], zwhy *why) {
-    return zbind(x->socket, endpoint, ret_bound, why);
+    return zbind(x->ctx, x->socket, endpoint, ret_bound, why);
 }
 
 void zxpub_fds(const zxpub *x, int ret_fds[2]) {
@@ -207,6 +215,10 @@ bool zxpub_pending(zxpub *x) {
 
 uint32_t zxpub_connections(const zxpub *x) {
     return x->conns.n;
+}
+
+void zxpub_cut_if(zxpub *x, zpeer_judge judge, void *ctx, cut_reason why) {
+    zconns_cut_if(&x->conns, judge, ctx, why);
 }
 
 void zxpub_close(zxpub *x, int linger_ms) {

@@ -2,6 +2,7 @@
  * one thread. Knows no subcommand. */
 #include "cli.h"
 #include "help.h"
+#include "keys.h"
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
@@ -159,14 +160,14 @@ static int short_option(cli_args *a, const char **ret_value) {
     return CLI_WRONG;
 }
 
-int cli_next(cli_args *a, const char **ret_value) {
+static int next(cli_args *a, const char **ret_value) {
     if (a->letters && *a->letters) return short_option(a, ret_value);
     a->letters = NULL;
     if (a->at >= a->argc) return CLI_END;
     const char *word = a->argv[a->at++];
     if (!a->only_operands && !strcmp(word, "--")) {
         a->only_operands = 1;
-        return cli_next(a, ret_value);
+        return next(a, ret_value);
     }
     if (a->only_operands || word[0] != '-' || !word[1]) {
         *ret_value = word;
@@ -175,6 +176,15 @@ int cli_next(cli_args *a, const char **ret_value) {
     if (word[1] == '-') return long_option(a, word + 2, ret_value);
     a->letters = word + 1;
     return short_option(a, ret_value);
+}
+
+int cli_next(cli_args *a, const char **ret_value) {
+    int row = next(a, ret_value);
+    while (row >= 0 && keys_option(a->options[row].name)) {
+        if (keys_take(a->options[row].name, *ret_value)) return CLI_WRONG;
+        row = next(a, ret_value);
+    }
+    return row;
 }
 
 /* ---- values

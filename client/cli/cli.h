@@ -20,7 +20,8 @@
     XX(info, "", "What a daemon serves: models, parameters, limits, ledger.")                                        \
     XX(ping, "", "Time of an answer from a daemon.")                                                                 \
     XX(bench, "", "Open-loop load: latency from the scheduled send, rates, ledger.")                                 \
-    XX(model, "new|show|check FILE", "Make, look at and check model files.")
+    XX(model, "new|show|check FILE", "Make, look at and check model files.")                                         \
+    XX(keygen, "NAME", "Make a CURVE key pair: NAME.key and NAME.key_secret.")
 
 /* Exit codes: XX(name, number, meaning). The numbers above 2 are those of sysexits.h. */
 #define CLI_EXITS(XX)                                                                                                \
@@ -28,7 +29,8 @@
     XX(FAILED, 1, "some input failed; the others were done")                                                         \
     XX(USAGE, 2, "the command line is wrong; nothing was done")                                                      \
     XX(NO_DAEMON, 69, "no daemon answers, or a private one cannot start")                                            \
-    XX(TRY_AGAIN, 75, "the daemon is full or shutting down; the same command may work later")                        \
+    XX(TRY_AGAIN, 75,                                                                                                \
+        "the daemon is full or shutting down, or the machine too busy to measure; the same command may work later")  \
     XX(CONFIG, 78, "the model file or its parameters are wrong")
 typedef enum {
 #define XX(name, number, help) CLI_##name = number,
@@ -53,6 +55,10 @@ CLI_COMMANDS(XX)
 /* Rows that several commands have. */
 #define CLI_OPTION_CONNECT(standard)                                                                                 \
     { "connect", 'c', "ENDPOINT", standard, "The daemon's ingest endpoint: ipc://PATH or tcp://HOST:PORT." }
+#define CLI_OPTION_KEYS                                                                                              \
+    {"server-key", 0, "KEY|FILE", NULL, "The daemon's public CURVE key, or its NAME.key file; with --key."}, {       \
+        "key", 0, "FILE", NULL, "Your own CURVE key pair, NAME.key_secret of `nct keygen`; with --server-key."       \
+    }
 #define CLI_OPTION_JSON                                                                                              \
     { "json", 0, NULL, NULL, "Write JSON, one object a line." }
 #define CLI_INGEST  "ipc:///run/nctd/ingest.sock"
@@ -72,7 +78,8 @@ typedef struct {
 void cli_args_init(cli_args *a, const cli_option *options, int argc, char **argv);
 /* The next option's row number in the table (its value, if it takes one, in *ret_value), CLI_OPERAND, CLI_END
  * or CLI_WRONG. --name VALUE, --name=VALUE, -o VALUE, -oVALUE; options and operands in any order. An unknown
- * option is named with its nearest relative. `--help` writes the command's help to stdout and exits 0. */
+ * option is named with its nearest relative. --server-key and --key are taken here (keys.h). `--help` writes the
+ * command's help to stdout and exits 0. */
 int cli_next(cli_args *a, const char **ret_value);
 /* The row number of `name`, for a switch () over rows; asserts that it is there. */
 int cli_row(const cli_option *options, const char *name);

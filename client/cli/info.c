@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-const cli_option options_info[] = {
-    CLI_OPTION_CONNECT(CLI_INGEST), CLI_OPTION_JSON, {"timeout", 0, "S", "5 s", "Longest wait for the daemon."}, {0}};
+const cli_option options_info[] = {CLI_OPTION_CONNECT(CLI_INGEST), CLI_OPTION_KEYS, CLI_OPTION_JSON,
+    {"timeout", 0, "S", "5 s", "Longest wait for the daemon."}, {0}};
 
 static void show_value(const json_t *v) {
     char *text = json_is_string(v) ? NULL : json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));

@@ -1,15 +1,16 @@
 /* ping.c: `nct ping`, the time from PING to PONG: the daemon's loop answers it in the turn that reads it. */
 #include "cli.h"
 #include "hist.h"
+#include "keys.h"
 #include "nct.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-const cli_option options_ping[] = {CLI_OPTION_CONNECT(CLI_INGEST), {"count", 'k', "N", "4", "How many."},
-    {"interval", 'i', "S", "0.2 s", "Pause between two."}, {"timeout", 0, "S", "2 s", "Longest wait for one."},
-    CLI_OPTION_JSON, {0}};
+const cli_option options_ping[] = {CLI_OPTION_CONNECT(CLI_INGEST), CLI_OPTION_KEYS,
+    {"count", 'k', "N", "4", "How many."}, {"interval", 'i', "S", "0.2 s", "Pause between two."},
+    {"timeout", 0, "S", "2 s", "Longest wait for one."}, CLI_OPTION_JSON, {0}};
 
 typedef struct {
     const char *endpoint;
@@ -59,9 +60,10 @@ int cmd_ping(int argc, char **argv) {
     nct_options n;
     nct *c;
     int code = read_options(&o, argc, argv);
+    nct_options_init(&n);
+    if (!code) code = keys_apply(&n);
     if (code) return code;
     hist *h = calloc(1, sizeof *h);
-    nct_options_init(&n);
     n.timeout_ms = (int)(o.timeout_s * 1000);
     int r = h ? nct_open_why(&c, o.endpoint, &n, reason) : -ENOMEM;
     if (r) {

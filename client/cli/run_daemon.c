@@ -130,7 +130,7 @@ int run_daemon(run *r, run_result *f, int64_t t_in, int64_t t_out) {
         f->fatal = e == -EINVAL ? CLI_CONFIG : e == -EINTR ? CLI_FAILED : CLI_NO_DAEMON;
         return e;
     }
-    int code = served_connect(&r->client, &r->daemon, r->own.endpoint, r->o.timeout_s, 1);
+    int code = served_connect_private(&r->client, &r->daemon, r->own.endpoint, r->o.timeout_s);
     f->start_s = cli_now_s() - began;
     const served_model *m = code ? NULL : served_find(&r->daemon, "main", &f->why);
     if (m && !strcmp(m->digest, r->model.digest)) return 0;

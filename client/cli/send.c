@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-const cli_option options_send[] = {CLI_OPTION_CONNECT(CLI_INGEST),
+const cli_option options_send[] = {CLI_OPTION_CONNECT(CLI_INGEST), CLI_OPTION_KEYS,
     {"name", 'n', "MODEL", "its only one", "The daemon's model."},
     {"stream", 's', "STREAM", "nct", "Name of the stream; subscribers see MODEL/STREAM."},
     {"frame", 'f', "SPAN", "20 ms", "Length of a frame: 20ms, 1s, or steps (480)."},

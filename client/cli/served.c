@@ -2,6 +2,7 @@
  * so that a newer daemon stays readable. */
 #include "served.h"
 #include "cli.h"
+#include "keys.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -192,17 +193,19 @@ static void say_unreached(const char *endpoint, int error, const char *reason) {
         cli_say("%s", reason);
 }
 
-int served_connect(nct **ret, served *ret_served, const char *endpoint, double timeout_s, int nonblock) {
-    nct_options o;
+static void connect_options(nct_options *o, double timeout_s, int nonblock) {
+    nct_options_init(o);
+    o->timeout_ms = (int)(timeout_s * 1000);
+    o->name = "nct";
+    o->nonblock = nonblock;
+}
+
+static int connect_to(nct **ret, served *ret_served, const char *endpoint, const nct_options *o) {
     char reason[256];
     nct_why why;
     size_t len = 0;
     nct *c = NULL;
-    nct_options_init(&o);
-    o.timeout_ms = (int)(timeout_s * 1000);
-    o.name = "nct";
-    o.nonblock = nonblock;
-    int r = nct_open_why(&c, endpoint, &o, reason);
+    int r = nct_open_why(&c, endpoint, o, reason);
     if (r) {
         say_unreached(endpoint, r, reason);
         return r == -EINVAL ? CLI_USAGE : cli_exit_of(r);
@@ -215,4 +218,17 @@ int served_connect(nct **ret, served *ret_served, const char *endpoint, double t
     cli_say("%s: %s", cli_quote(endpoint), why.text);
     nct_close(c);
     return CLI_CONFIG;
+}
+
+int served_connect(nct **ret, served *ret_served, const char *endpoint, double timeout_s, int nonblock) {
+    nct_options o;
+    connect_options(&o, timeout_s, nonblock);
+    int code = keys_apply(&o);
+    return code ? code : connect_to(ret, ret_served, endpoint, &o);
+}
+
+int served_connect_private(nct **ret, served *ret_served, const char *endpoint, double timeout_s) {
+    nct_options o;
+    connect_options(&o, timeout_s, 1);
+    return connect_to(ret, ret_served, endpoint, &o);
 }

@@ -32,4 +32,6 @@ char *served_ledger_text(const json_t *ledger);
 
 /* Connect, read WELCOME. nonblock: nct_send() never waits. On failure a sentence was said, and the exit code is returned (> 0). */
 int served_connect(nct **ret, served *ret_served, const char *endpoint, double timeout_s, int nonblock);
+/* The same for a private daemon, which has no keys. */
+int served_connect_private(nct **ret, served *ret_served, const char *endpoint, double timeout_s);
 #endif

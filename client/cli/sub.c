@@ -1,5 +1,6 @@
 /* sub.c: `nct sub`, what a daemon publishes: a line a result, JSON, or the samples. */
 #include "cli.h"
+#include "keys.h"
 #include "nct.h"
 #include "nct_layer.h"
 #include "sub_samples.h"
@@ -10,7 +11,7 @@
 #include <unistd.h>
 
 const cli_option options_sub[] = {{"connect", 'c', "ENDPOINT", CLI_PUBLISH, "The daemon's publish endpoint."},
-    {"count", 'k', "N", "no end", "Stop after N results."},
+    CLI_OPTION_KEYS, {"count", 'k', "N", "no end", "Stop after N results."},
     {"timeout", 0, "S", "no end", "Stop when nothing came for S seconds."}, CLI_OPTION_JSON,
     {"raw", 0, NULL, NULL, "Write the samples to stdout: f32, interleaved, little-endian; notes go to stderr."}, {0}};
 
@@ -122,7 +123,7 @@ static int follow(const sub_options *o, nct_sub *s) {
         }
         if (r) cli_say("%s", nct_sub_reason(s));
         if (r == -EPROTO) continue;
-        if (r) return CLI_FAILED;
+        if (r) return cli_exit_of(r);
         code = show(o, &to, &a);
         nct_release(&a);
         n++;
@@ -142,9 +143,12 @@ int cmd_sub(int argc, char **argv) {
     for (int i = 1; i < argc; i++)
         if (argv[i][0] != '-' && !strstr(argv[i], "://")) trim(argv[i]);
     nct_sub *s;
+    nct_options keys;
     int code = read_options(&o, argc, argv);
+    nct_options_init(&keys);
+    if (!code) code = keys_apply(&keys);
     if (code) return code;
-    int r = nct_sub_open(&s, o.endpoint, o.n_topics ? o.topics[0] : "", NULL);
+    int r = nct_sub_open(&s, o.endpoint, o.n_topics ? o.topics[0] : "", &keys);
     if (r)
         return cli_usage(
             "'%s' of '%s': %s", cli_quote(o.n_topics ? o.topics[0] : ""), cli_quote(o.endpoint), nct_strerror(r));

@@ -27,8 +27,9 @@ def pytest_configure(config):
 class Daemon:
     """nctd with a conf made from `sections` ({"batch": {"max_frames": 4}, "model x": {...}})."""
 
-    def __init__(self, folder, sections=None, tcp=False, wait=True, env=None, args=()):
+    def __init__(self, folder, sections=None, tcp=False, wait=True, env=None, args=(), curve=None):
         self.folder = str(folder)
+        self.curve = curve or {}  # pyzmq's curve_* options of the client that waits for READY and reads the ledger
         self.conf = os.path.join(self.folder, "nctd.conf")
         base = {"ingest": {"endpoint": f"ipc://{self.folder}/ingest.sock"},
                 "publish": {"endpoint": f"ipc://{self.folder}/publish.sock"},
@@ -70,7 +71,7 @@ class Daemon:
 
     def client(self, **options):
         try:
-            return wire.Client(self.ingest, **{"timeout_s": 20 * SLOW, **options})
+            return wire.Client(self.ingest, **{"timeout_s": 20 * SLOW, **self.curve, **options})
         except AssertionError:
             raise AssertionError("no WELCOME; the daemon's log:\n" + "\n".join(self.log)) from None
 

@@ -14,7 +14,7 @@ ARROWS = {
     "client/cli": ["client/cli", "client", "kernels"],
     "daemon": ["daemon", "client", "kernels"],
 }
-DAEMON_FROM_CLIENT = {"wire.h", "error.h"}
+DAEMON_FROM_CLIENT = {"wire.h", "error.h", "keyfile.h"}
 CLI_FROM_KERNELS = {"nct_layer.h", "model.h", "model_settings.h"}
 ZMQ_OWNERS = {"daemon/zsock", "client/zsock"}
 

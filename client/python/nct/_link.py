@@ -4,9 +4,14 @@ ZMQ_IMMEDIATE, no ZMTP heartbeats, finite linger, TCP keepalive."""
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from ._keys import curve_of
+
 DISCONNECTED = zmq.EVENT_DISCONNECTED
 SUCCEEDED = zmq.EVENT_HANDSHAKE_SUCCEEDED
-REFUSED = {zmq.EVENT_HANDSHAKE_FAILED_AUTH: "EACCES", zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "EPROTO"}
+KEY, PROTOCOL, NO_DETAIL = (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+                            zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+MECHANISM = 0x11000002  # ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
+HANG_UPS = 4            # in a row, and the server key is another's: a daemon that cannot read a HELLO says nothing
 
 
 def set_options(socket, keys):
@@ -17,8 +22,7 @@ def set_options(socket, keys):
     socket.reconnect_ivl, socket.reconnect_ivl_max = 50, 1000
     socket.maxmsgsize = 1 << 30
     if keys:
-        socket.curve_serverkey, socket.curve_publickey, socket.curve_secretkey = (
-            k.encode() if isinstance(k, str) else k for k in keys)
+        socket.curve_serverkey, socket.curve_publickey, socket.curve_secretkey = (k.encode() for k in keys)
 
 
 def check_endpoint(endpoint):
@@ -29,9 +33,7 @@ def check_endpoint(endpoint):
 class Link:
     def __init__(self, endpoint, keys=None):
         check_endpoint(endpoint)
-        if keys and len(keys) != 3:
-            raise ValueError("curve is (server key, public key, secret key)")
-        self.endpoint, self.keys = endpoint, keys
+        self.endpoint, self.keys = endpoint, curve_of(keys)
         self.context = zmq.Context()
         self.socket = self.monitor = None
         self.renewals = 0
@@ -41,13 +43,13 @@ class Link:
         """A new connection in place of the present one."""
         self._drop(0)
         self.connected = self.cut = False
-        self.refused = None
+        self.refused, self.hang_ups = None, 0
         self.socket = self.context.socket(zmq.DEALER)
         set_options(self.socket, self.keys)
         self.socket.immediate = 1
         self.renewals += 1
         name = f"inproc://nct-monitor-{self.renewals}"
-        self.socket.monitor(name, DISCONNECTED | SUCCEEDED | sum(REFUSED))
+        self.socket.monitor(name, DISCONNECTED | SUCCEEDED | KEY | PROTOCOL | NO_DETAIL)
         self.monitor = self.context.socket(zmq.PAIR)
         self.monitor.linger = 0
         self.monitor.rcvhwm = 0  # libzmq's I/O thread waits at a full one, and nobody reads while the caller is elsewhere
@@ -72,13 +74,30 @@ class Link:
 
     def news(self):
         while self.monitor.poll(0):
-            event = recv_monitor_message(self.monitor)["event"]
+            message = recv_monitor_message(self.monitor)
+            event = message["event"]
             if event == SUCCEEDED:
-                self.connected, self.refused = True, None
+                self.connected, self.refused, self.hang_ups = True, None, 0
             elif event == DISCONNECTED:
                 self.cut = self.connected
             else:
-                self.refused = REFUSED.get(event)
+                self.refused = self._refusal(event, message["value"]) or self.refused
+
+    def _refusal(self, event, value):
+        """Why a handshake failed: (error name, sentence), or None: it may succeed next time."""
+        at = self.endpoint
+        if event == KEY:
+            return "EACCES", (f"{at} does not admit the public key {self.keys[1]}: its auth.client_keys must list it, then "
+                              "reload it")
+        if event == NO_DETAIL:
+            self.hang_ups += 1
+            return ("EACCES", f"{at} hangs up in the CURVE handshake: is {self.keys[0]} its public key?") \
+                if self.keys and self.hang_ups >= HANG_UPS else None
+        if value == MECHANISM and self.keys:
+            return "EACCES", f"keys were given, and {at} takes none: its auth.secret_key_file is not set"
+        if value == MECHANISM:
+            return "EACCES", f"{at} asks for CURVE keys and none were given: curve=(its public key, your .key_secret file)"
+        return "EPROTO", f"no NCT daemon listens at {at}"
 
     def send(self, *parts):
         """False: there is no connection."""

@@ -14,6 +14,7 @@ from ._wire import NctError
 
 READY_MAX = 64       # answers read ahead of the caller by send()
 HELLO_AGAIN_S = 0.2  # after a HELLO that led to nothing
+REFUSED_AGAIN_S = 1  # libzmq gives a connection up whose handshake was refused: the key may be back by then
 DRAIN_S = 10.0       # a GOAWAY that does not say
 
 
@@ -46,7 +47,7 @@ class Session:
         self.id, self.window, self.next_id, self.reconnects = 0, 1, 1, 0
         self.hello_id = self.ping_id = 0
         self.heard = self.hello_after = time.monotonic()
-        self.pinged = self.refusal = self.control = None
+        self.pinged = self.refusal = self.control = self.retry = None
         self.welcome, self.models, self.why = {}, {}, ""
         self.flight, self.ready = {}, collections.deque()
         self.facts, self.opens, self.last_seq, self.stale = {}, set(), {}, set()
@@ -56,7 +57,9 @@ class Session:
     def turn(self):
         self.link.news()
         if self.link.refused and self.phase == "connecting":
-            self.refusal = NctError(self.link.refused, f"the connection to {self.link.endpoint} was refused")
+            self.refusal = NctError(*self.link.refused)
+            if self.id and self.retry is None:
+                self.retry = time.monotonic() + REFUSED_AGAIN_S
         for _ in range(64):
             parts = self.link.recv()
             if parts is None:
@@ -71,6 +74,8 @@ class Session:
             self._lost("the connection was cut")
         elif self.gone:
             self._lost("the daemon does not know the session any more")
+        elif self.retry is not None and now >= self.retry:
+            self._lost(self.refusal.text)
         self._keep_alive(now)
         if self.phase == "connecting":
             self._greet(now)
@@ -90,6 +95,8 @@ class Session:
         return self.phase == "greeting" or self.phase == "live" and (self.flight or self.control and self.control.sent)
 
     def _due(self):
+        if self.phase == "connecting" and self.retry is not None:
+            return self.retry
         if self.phase == "connecting":
             return None if self.blocked else self.hello_after
         due = [] if self.leaving is None else [self.leaving]
@@ -132,6 +139,7 @@ class Session:
         self.why = why
         self.hello_after = time.monotonic() + (0 if self.phase == "live" else HELLO_AGAIN_S)
         self.phase, self.leaving, self.blocked, self.gone, self.pinged = "connecting", None, False, False, None
+        self.retry = None
         self.opens = set(self.facts)
         self.stale |= set(self.last_seq)
         for number, f in list(self.flight.items()):

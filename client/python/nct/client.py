@@ -25,7 +25,8 @@ class Client:
     timeout: seconds for connecting, for a place in the window, and for an answer. ping: silence while waiting before a
     PING, and again before the connection is given up. resend: after a cut, frames of frame-mode models without an answer
     are sent again (each answer is handed out once); stream-mode frames never are, they end with ESTALE. linger: longest
-    wait at close() for bytes not written yet. curve: (server key, public key, secret key), Z85.
+    wait at close() for bytes not written yet. curve: the daemon's public key (or its .key file) and your own .key_secret file
+    as `nct keygen` makes them, or three keys: (server key, public key, secret key).
 
     It keeps the daemon's window: send() waits for a place, or raises NctError EAGAIN with block=False; it never queues
     more. In a forked child every call raises NctError EINVAL: open a new Client there."""

@@ -7,6 +7,7 @@ import zmq
 
 from . import _wire as wire
 from ._answer import answer_of
+from ._keys import curve_of
 from ._link import check_endpoint, set_options
 from ._wire import NctError
 
@@ -21,7 +22,7 @@ class Subscriber:
         self._wanted = [self._topic(t) for t in ([topics] if isinstance(topics, str) else topics)]
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.SUB)
-        set_options(self._socket, curve)
+        set_options(self._socket, curve_of(curve))
         self._socket.rcvhwm = 256
         self._socket.connect(endpoint)
         for prefix in self._wanted:

@@ -1,0 +1,428 @@
+"""CURVE keys: made, listed, taken off, and what each may do; everybody else gets no answer and is counted."""
+import json
+import os
+import re
+import signal
+import stat
+import sys
+import time
+
+import numpy as np
+import pytest
+import zmq
+import zmq.auth
+
+import conftest
+import nct_tools
+import wire
+from conftest import SLOW, until
+
+sys.path.insert(0, os.path.join(conftest.ROOT, "client", "python"))
+import nct  # noqa: E402
+
+X = np.arange(20, dtype=np.float32).reshape(2, 10) / 7
+SENDER, LISTENER = ("--rights", "send"), ("--rights", "subscribe")
+
+
+class Keys:
+    """A folder of key pairs by `nct keygen`, and the allow-list made of some of them."""
+
+    def __init__(self, folder):
+        self.folder = str(folder)
+        self.list = os.path.join(self.folder, "clients")
+        os.makedirs(self.list)
+        self.make("server")
+
+    def at(self, name):
+        return os.path.join(self.folder, name)
+
+    def make(self, name, *options):
+        nct_tools.ok(nct_tools.nct("keygen", self.at(name), *options))
+        return name
+
+    def admit(self, name):
+        """Whole or not at all, as a reload may come at any moment."""
+        with open(self.at(name + ".key")) as f, open(os.path.join(self.list, name + ".new"), "w") as to:
+            to.write(f.read())
+        os.rename(os.path.join(self.list, name + ".new"), os.path.join(self.list, name + ".key"))
+
+    def remove(self, name):
+        os.remove(os.path.join(self.list, name + ".key"))
+
+    def curve(self, name, server="server"):
+        """As pyzmq's own loader reads the files."""
+        public, secret = zmq.auth.load_certificate(self.at(name + ".key_secret"))
+        return dict(curve_serverkey=zmq.auth.load_certificate(self.at(server + ".key"))[0], curve_publickey=public,
+                    curve_secretkey=secret)
+
+    def files(self, name, server="server"):
+        return self.at(server + ".key"), self.at(name + ".key_secret")
+
+    def options(self, name, server="server"):
+        return ["--server-key", self.at(server + ".key"), "--key", self.at(name + ".key_secret")]
+
+    def conf(self, **more):
+        return {"secret_key_file": self.at("server.key_secret"), "client_keys": self.list, **more}
+
+
+@pytest.fixture
+def keys(tmp_path):
+    folder = tmp_path / "keys"
+    folder.mkdir()
+    k = Keys(folder)
+    k.make("ann")
+    k.admit("ann")
+    return k
+
+
+def serve(start, keys, small_model, auth=None, sections=None, **options):
+    return start({"model m": {"file": small_model}, "auth": keys.conf(**(auth or {})), **(sections or {})},
+                 curve=keys.curve("ann"), **options)
+
+
+def refused_by(d):
+    return d.ledger()["handshakes"]
+
+
+def hears_nothing(d, seconds=1.0, **options):
+    """A client that never gets through its handshake: nothing it says arrives."""
+    with wire.Client(d.ingest, hello=False, timeout_s=seconds * SLOW, **options) as c:
+        c.send(b"", wire.pack(kind=wire.HELLO, request_id=1), b"{}")
+        return c.recv() is None
+
+
+def reload(d, word):
+    asked = sum(word in line for line in d.log)
+    d.signal(signal.SIGHUP)
+    assert until(lambda: sum(word in line for line in d.log) > asked), d.text()
+
+
+# ---- making keys -----------------------------------------------------------------------------------------------------
+
+def test_keygen_makes_a_pair_that_others_read_and_never_writes_over_one(tmp_path):
+    base = tmp_path / "lab"
+    public = nct_tools.ok(nct_tools.nct("keygen", base)).stdout.decode().strip()
+    assert zmq.auth.load_certificate(f"{base}.key") == (public.encode(), None)
+    assert zmq.auth.load_certificate(f"{base}.key_secret")[0] == public.encode()
+    secret = zmq.auth.load_certificate(f"{base}.key_secret")[1]
+    assert zmq.curve_public(secret) == public.encode()
+    assert secret.decode() not in open(f"{base}.key").read()
+    assert stat.S_IMODE(os.stat(f"{base}.key_secret").st_mode) == 0o600
+    before = open(f"{base}.key_secret").read()
+    nct_tools.fails(nct_tools.nct("keygen", base), 1, "lab.key_secret", "never written over")
+    os.remove(f"{base}.key_secret")  # the public half alone is there: neither is made
+    nct_tools.fails(nct_tools.nct("keygen", base), 1, "lab.key ", "never written over")
+    assert not os.path.exists(f"{base}.key_secret") and before
+    nct_tools.fails(nct_tools.nct("keygen", tmp_path / "x", "--rights", "sing"), 2, "--rights", "'sing'", "send and subscribe")
+    nct_tools.fails(nct_tools.nct("keygen", tmp_path / "nowhere" / "x"), 1, "nowhere/x.key_secret", "No such file")
+    nct_tools.fails(nct_tools.nct("keygen"), 2, "NAME")
+    other = json.loads(nct_tools.ok(nct_tools.nct("keygen", tmp_path / "x", "--json")).stdout)["public_key"]
+    assert other != public and len(other) == 40
+
+
+# ---- who gets in -----------------------------------------------------------------------------------------------------
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("tcp", [False, True], ids=["ipc", "tcp"])
+def test_listed_keys_are_served_and_all_others_hear_nothing_and_are_counted(start, keys, small_model, tcp):
+    keys.make("eve")
+    keys.make("other-server")
+    d = serve(start, keys, small_model, tcp=tcp)
+    with d.client() as c:
+        assert c.welcome["key"] == "ann"
+        want = wire.array(c.ask("m/s", X))
+        assert want.shape == (4, 8)
+    before = refused_by(d)
+    assert sum(before.values()) == 0
+    null, plain = {}, dict(plain_username=b"ann", plain_password=b"x")
+    for cause, options in (("mechanism", null), ("mechanism", plain), ("key", keys.curve("eve")),
+                           ("server_key", keys.curve("ann", "other-server"))):
+        assert hears_nothing(d, **options), cause
+        after = refused_by(d)
+        # Of two that see at once that the other speaks another mechanism, whoever is second sees a connection broken off.
+        risen = sum(after[k] - before[k] for k in (cause, "protocol")) if cause == "mechanism" else after[cause] - before[cause]
+        assert risen > 0, (cause, before, after)
+        before = after
+    with d.client() as c:
+        assert np.array_equal(wire.array(c.ask("m/s", X)), want)
+        assert c.welcome["ledger"]["malformed"]["session"] == 0, "something of theirs was read"
+    lines = [line for line in d.log if "refused since the start" in line]
+    assert 1 <= len(lines) <= 4, d.text()  # a line in ten seconds at most, however many tried
+    assert until(lambda: any("refused since the start" in line for line in d.log))
+
+
+@pytest.mark.sanitize
+def test_subscribers_need_a_listed_key_too(start, keys, small_model):
+    keys.make("eve")
+    d = serve(start, keys, small_model)
+
+    def subscriber(**options):
+        s = zmq.Context.instance().socket(zmq.SUB)
+        s.linger = 0
+        for name, value in options.items():
+            setattr(s, name, value)
+        s.connect(d.publish)
+        s.subscribe(b"")
+        return s
+
+    admitted, eve, null = subscriber(**keys.curve("ann")), subscriber(**keys.curve("eve")), subscriber()
+    with d.client() as c:
+        for seq in range(200):
+            c.ask("m/s", X, seq=seq)
+            if admitted.poll(50):
+                break
+        assert admitted.poll(0), "the listed subscriber hears nothing"
+        assert not eve.poll(300) and not null.poll(0)
+    for s in (admitted, eve, null):
+        s.close()
+    assert refused_by(d)["key"] >= 1
+
+
+def test_nct_and_its_errors(start, keys, small_model):
+    keys.make("eve")
+    keys.make("other-server")
+    d = serve(start, keys, small_model, tcp=True)
+    info = nct_tools.nct("info", "-c", d.ingest, *keys.options("ann"), "--json")
+    assert json.loads(nct_tools.ok(info).stdout)["key"] == "ann"
+    public = open(keys.at("server.key")).read().split('public-key = "')[1].split('"')[0]
+    nct_tools.ok(nct_tools.nct("ping", "-c", d.ingest, "--server-key", public, "--key", keys.at("ann.key_secret"), "-k", 1))
+    fails = lambda code, words, *args: nct_tools.fails(nct_tools.nct("info", "-c", d.ingest, *args), code, *words)
+    fails(78, ["asks for CURVE keys", "--server-key"])
+    fails(78, ["does not admit the public key", "auth.client_keys"], *keys.options("eve"))
+    fails(78, ["hangs up", "its public key"], *keys.options("ann", "other-server"))
+    fails(2, ["--server-key needs --key", "keygen"], "--server-key", public)
+    fails(2, ["--key needs --server-key"], "--key", keys.at("ann.key_secret"))
+    fails(2, ["ann.key:", "no secret-key", ".key_secret"], "--server-key", public, "--key", keys.at("ann.key"))
+    fails(2, ["nobody.key_secret", "No such file"], "--server-key", public, "--key", keys.at("nobody.key_secret"))
+    os.chmod(keys.at("ann.key_secret"), 0o644)
+    fails(2, ["0644", "chmod 600"], *keys.options("ann"))
+    os.chmod(keys.at("ann.key_secret"), 0o600)
+    nct_tools.fails(nct_tools.nct("sub", "-c", d.publish, *keys.options("eve"), "--timeout", 20), 78, "does not admit")
+    plain = start({"model m": {"file": small_model}}, tcp=True)
+    nct_tools.fails(nct_tools.nct("info", "-c", plain.ingest, *keys.options("ann")), 78, "takes none", "auth.secret_key_file")
+
+
+def test_nct_run_sends_a_file_to_a_daemon_with_keys_and_to_a_private_one_without(start, keys, tmp_path):
+    d = start({"model st": {"file": nct_tools.B0, "num_groups": "2"}, "auth": keys.conf()}, curve=keys.curve("ann"))
+    out, own = tmp_path / "y.npy", tmp_path / "z.npy"
+    nct_tools.ok(nct_tools.nct("run", "--connect", d.ingest, "--name", "st", *keys.options("ann"), nct_tools.ST, "-o", out))
+    nct_tools.ok(nct_tools.nct("run", *nct_tools.MODEL, nct_tools.ST, "-o", own, *keys.options("ann")))
+    assert np.array_equal(np.load(out), np.load(own))
+
+
+def test_the_python_client(start, keys, small_model):
+    keys.make("eve")
+    keys.make("other-server")
+    d = serve(start, keys, small_model, tcp=True)
+    connect = lambda curve: nct.Client(d.ingest, timeout=20 * SLOW, curve=curve)
+    with connect(keys.files("ann")) as c, nct.Subscriber(d.publish, "m/s", curve=keys.files("ann")) as s:
+        assert c.welcome["key"] == "ann"
+        for _ in range(200):
+            y = c.call(X, "m", "s")
+            try:
+                assert np.array_equal(s.recv(0.05).value(), y)
+                break
+            except nct.NctError as e:
+                assert e.name == "ETIMEDOUT"
+        else:
+            raise AssertionError("the subscriber hears nothing")
+    with connect(tuple(keys.curve("ann").values())) as c:
+        assert c.call(X, "m").shape == (4, 8)
+    for curve, words in ((None, "asks for CURVE keys"), (keys.files("eve"), "does not admit"),
+                         (keys.files("ann", "other-server"), "hangs up")):
+        with pytest.raises(nct.NctError, match=words) as e:
+            connect(curve)
+        assert e.value.name == "EACCES"
+    with pytest.raises(ValueError, match="no secret-key"):
+        connect((keys.at("server.key"), keys.at("ann.key")))
+    os.chmod(keys.at("ann.key_secret"), 0o640)
+    with pytest.raises(ValueError, match="0640.*chmod 600"):
+        connect(keys.files("ann"))
+
+
+@pytest.mark.sanitize
+def test_ipc_may_go_without_keys_while_tcp_may_not(start, keys, small_model):
+    port = conftest.free_port()
+    d = start({"model m": {"file": small_model}, "auth": keys.conf(ipc_keyless="yes"), "ingest": {}})
+    d.stop()
+    d.sections["ingest"]["endpoint"] = f"{d.ingest} tcp://127.0.0.1:{port}"
+    d.write_conf()
+    d.start()
+    with d.client() as c:
+        assert "key" not in c.welcome and c.ask("m/s", X).h.status == 0
+    tcp = f"tcp://127.0.0.1:{port}"
+    with wire.Client(tcp, timeout_s=20 * SLOW, **keys.curve("ann")) as c:
+        assert c.welcome["key"] == "ann" and c.ask("m/t", X).h.status == 0
+    with wire.Client(tcp, hello=False, timeout_s=SLOW) as c:
+        c.send(b"", wire.pack(kind=wire.HELLO, request_id=1), b"{}")
+        assert c.recv() is None
+
+
+# ---- what a start refuses --------------------------------------------------------------------------------------------
+
+def does_not_start(start, sections, *words, code=78, check=True):
+    d = start(sections, wait=False)
+    assert d.wait() == code, d.text()
+    for w in words:
+        assert w in d.text(), (w, d.text())
+    if check:
+        import subprocess
+        r = subprocess.run([conftest.NCTD, "-c", d.conf, "--check"], capture_output=True, text=True)
+        assert r.returncode == 78 and all(w in r.stderr for w in words), r.stderr
+
+
+def test_a_bind_beyond_loopback_needs_keys_or_the_word_insecure(start, keys, small_model):
+    port = conftest.free_port()
+    far = {"ingest": {"endpoint": f"tcp://0.0.0.0:{port}"}, "model m": {"file": small_model}}
+    does_not_start(start, far, f"tcp://0.0.0.0:{port}", "auth.secret_key_file", "ingest.insecure = yes", code=1)
+    d = start({**far, "auth": keys.conf()}, wait=False, curve=keys.curve("ann"))
+    d.ingest = f"tcp://127.0.0.1:{port}"
+    with d.client() as c:
+        assert c.ask("m/s", X).h.status == 0
+    assert hears_nothing(d)
+
+
+def test_keys_that_are_not_safe_or_not_there_end_the_start(start, keys, small_model):
+    model = {"model m": {"file": small_model}}
+    conf = lambda **more: {**model, "auth": keys.conf(**more)}
+    os.chmod(keys.at("server.key_secret"), 0o640)
+    does_not_start(start, conf(), "server.key_secret", "0640", "chmod 600")
+    os.chmod(keys.at("server.key_secret"), 0o600)
+    does_not_start(start, conf(secret_key_file=keys.at("no.key_secret")), "no.key_secret", "No such file", "nct keygen")
+    does_not_start(start, conf(secret_key_file=keys.at("server.key")), "server.key", "no secret-key")
+    does_not_start(start, conf(client_keys=None), "auth.secret_key_file is set and auth.client_keys is not")
+    does_not_start(start, conf(secret_key_file=None), "auth.client_keys is set and auth.secret_key_file is not")
+    does_not_start(start, conf(client_keys=keys.at("nobody")), "auth.client_keys", "nobody", "No such file")
+    os.mkdir(keys.at("empty"))
+    does_not_start(start, conf(client_keys=keys.at("empty")), "no .key file", "nobody could connect")
+    os.chmod(keys.list, 0o777)
+    does_not_start(start, conf(), "clients", "0777", "admit themselves")
+    os.chmod(keys.list, 0o755)
+    keys.make("twice")
+    keys.admit("twice")
+    os.rename(keys.at("clients/twice.key"), keys.at("clients/zwei.key"))
+    keys.admit("twice")
+    does_not_start(start, conf(), "is there twice", "twice")
+    keys.remove("zwei")
+    with open(keys.at("clients/twice.key"), "a") as f:
+        f.write("metadata\n    rights = sing\n")
+    does_not_start(start, conf(), "twice.key", 'rights = "sing"')
+    keys.remove("twice")
+    os.mkfifo(keys.at("clients/pipe.key"))
+    does_not_start(start, conf(), "pipe.key", "not a regular file")
+
+
+# ---- what a reload changes -------------------------------------------------------------------------------------------
+
+@pytest.mark.sanitize
+def test_a_reload_admits_new_keys_and_cuts_those_taken_off(start, keys, small_model):
+    keys.make("bob")
+    d = serve(start, keys, small_model)
+    assert hears_nothing(d, **keys.curve("bob"))
+    reload(d, "reload: nothing changed")
+    keys.admit("bob")
+    reload(d, "reload applied")
+    with wire.Client(d.ingest, timeout_s=20 * SLOW, **keys.curve("bob")) as bob, d.client() as ann:
+        assert bob.ask("m/bob", X).h.status == 0
+        keys.remove("bob")
+        reload(d, "reload applied")
+        cut = ann.ledger()["cuts"]["key"]
+        bob.frame("m/bob", X, seq=1)
+        assert bob.recv(1.0 * SLOW) is None
+        assert cut == 1 and ann.ask("m/ann", X).h.status == 0
+    with open(keys.at("clients/broken.key"), "w") as f:
+        f.write("no key\n")
+    reload(d, "reload refused")
+    assert "broken.key" in d.text()
+    with d.client() as c:
+        assert c.ask("m/s", X).h.status == 0
+    os.remove(keys.at("clients/broken.key"))
+    for half in ("key", "key_secret"):
+        os.remove(keys.at(f"server.{half}"))
+    keys.make("server")
+    reload(d, "needs a restart")
+
+
+def test_a_client_whose_key_is_taken_off_and_put_back_goes_on_by_itself(start, keys, small_model):
+    keys.make("bob")
+    keys.admit("bob")
+    d = serve(start, keys, small_model, tcp=True)
+    with nct.Client(d.ingest, timeout=30 * SLOW, curve=keys.files("bob")) as c:
+        y = c.call(X, "m", "b")
+        keys.remove("bob")
+        reload(d, "reload applied")
+        with pytest.raises(nct.NctError) as e:
+            c.call(X, "m", "b", timeout=2 * SLOW)
+        assert e.value.name == "ETIMEDOUT"
+        keys.admit("bob")
+        reload(d, "reload applied")
+        assert np.array_equal(c.call(X, "m", "b"), y) and c.reconnects == 1
+
+
+# ---- rights ----------------------------------------------------------------------------------------------------------
+
+@pytest.mark.sanitize
+def test_what_a_key_may_do(start, keys, small_model):
+    keys.make("mic", "--rights", "send", "--topics", "m/mic-*")
+    keys.make("screen", *LISTENER, "--topics", "m/mic-1,m/mic-2")
+    for name in ("mic", "screen"):
+        keys.admit(name)
+    d = serve(start, keys, small_model)
+    with wire.Client(d.ingest, timeout_s=20 * SLOW, **keys.curve("mic")) as mic:
+        for stream, allowed in (("m/mic-1", True), ("m/other", False), ("m/mic-9", True), ("nowhere/x", False)):
+            answer = mic.ask(stream, X)
+            assert -answer.h.status == (0 if allowed else wire.EACCES), (stream, answer)
+            assert allowed or stream.encode() in answer.payload and b"may not send" in answer.payload, answer
+        mic.send(b"m/other/", wire.pack(kind=wire.OPEN, session=mic.session, request_id=77), b"{}")
+        assert -mic.recv().h.status == wire.EACCES
+        assert mic.ledger()["refused_by"]["EACCES"] == 2
+    with wire.Client(d.ingest, timeout_s=20 * SLOW, **keys.curve("screen")) as screen:
+        assert -screen.ask("m/mic-1", X).h.status == wire.EACCES
+
+
+def test_what_a_key_may_hear(start, keys, small_model):
+    keys.make("screen", *LISTENER, "--topics", "m/mic-1")
+    keys.make("model", *LISTENER, "--topics", "m/*")
+    keys.make("sender", *SENDER)
+    for name in ("screen", "model", "sender"):
+        keys.admit(name)
+    d = serve(start, keys, small_model)
+    subscribers = {}
+    for who, prefix in (("screen", b"m/mic-1/"), ("screen", b"m/"), ("screen", b""), ("screen", b"m/mic-2/"), ("model", b"m/"),
+                        ("model", b"m/mic-2/"), ("model", b""), ("sender", b""), ("ann", b""), ("ann", b"m/mi")):
+        s = zmq.Context.instance().socket(zmq.SUB)
+        s.linger = 0
+        for name, value in keys.curve(who).items():
+            setattr(s, name, value)
+        s.connect(d.publish)
+        s.subscribe(prefix)
+        subscribers[who, prefix] = s
+    wanted = {("screen", b"m/mic-1/"): {b"m/mic-1/"}, ("model", b"m/"): {b"m/mic-1/", b"m/mic-2/"},
+              ("model", b"m/mic-2/"): {b"m/mic-2/"}, ("ann", b""): {b"m/mic-1/", b"m/mic-2/"},
+              ("ann", b"m/mi"): {b"m/mic-1/", b"m/mic-2/"}}
+    heard = {k: set() for k in subscribers}
+    with d.client() as c:
+        for seq in range(1, 300):
+            for stream in ("m/mic-1", "m/mic-2"):
+                c.ask(stream, X, seq=seq)
+            for k, s in subscribers.items():
+                while s.poll(1):
+                    heard[k].add(s.recv_multipart()[0])
+            if all(heard[k] >= v for k, v in wanted.items()) and seq > 20:
+                break
+        assert heard == {k: wanted.get(k, set()) for k in subscribers}
+        assert c.ledger()["subscribe_refused"] == 5
+    for s in subscribers.values():
+        s.close()
+
+
+def test_a_session_is_ended_by_its_own_key_alone(start, keys, small_model):
+    keys.make("bob")
+    keys.admit("bob")
+    d = serve(start, keys, small_model)
+    with d.client() as ann, wire.Client(d.ingest, timeout_s=20 * SLOW, **keys.curve("bob")) as bob:
+        bob.hello(previous=f"{ann.session:016x}")
+        assert ann.ask("m/s", X).h.status == 0
+        with d.client(hello=False) as again:
+            again.hello(previous=f"{ann.session:016x}")
+            assert -ann.ask("m/s", X).h.status == wire.ESTALE
