@@ -210,7 +210,7 @@ $(addprefix fuzz-,$(FUZZ)): fuzz-%: $(BUILD)/fuzz/%
 # ---- what must be installed (Debian 12 names) ------------------------------------------------------------------------
 DEPS_build := gcc g++ make pkg-config libuv1-dev libzmq3-dev libjansson-dev libsodium-dev libmicrohttpd-dev libsndfile1-dev libpng-dev
 DEPS_demo  := espeak-ng python3
-DEPS_test  := libcmocka-dev python3-pytest python3-numpy python3-zmq python3-torch python3-soundfile clang libclang-rt-14-dev procps \
+DEPS_test  := libcmocka-dev python3-pytest python3-pytest-xdist python3-numpy python3-zmq python3-torch python3-soundfile clang libclang-rt-14-dev procps \
 	locales prometheus chromium chromium-driver python3-selenium
 DEPS_lint  := clang-format clang-tidy git
 DEPS_bench := libdnnl-dev
@@ -236,11 +236,12 @@ test: ## everything that needs no GPU, from nothing to `N passed, N failed`
 	@$(MAKE) -s deps
 	@MAKE="$(MAKE)" PYTHON=$(PYTHON) BUILD=$(BUILD) $(PYTHON) tests/run.py $(if $(ONLY),--only $(ONLY))
 
+JOBS = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 lint: ## style, includes, static analysis, generated files
 	@$(MAKE) -s deps DEPS="$(DEPS_build) $(DEPS_test) $(DEPS_lint)"
 	@$(PYTHON) tests/lint/lint.py
-	@$(MAKE) -s all check-generated
-	@$(MAKE) -s tidy
+	@$(MAKE) -s $(JOBS) all check-generated
+	@$(MAKE) -s $(JOBS) tidy
 
 # kernels/cpu/ops_*.c are left out: they use vector shuffles that clang 14 does not know.
 TIDY = $(filter-out kernels/cpu/ops_%,$(SRC_layer)) $(SRC_model) $(SRC_client) client/cli/main.c $(SRC_cli) daemon/main.c $(filter-out daemon/engine_cuda%,$(SRC_daemon))

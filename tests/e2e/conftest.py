@@ -1,6 +1,8 @@
 """The real daemon for every story: started in a folder of its own, stopped and read at the end."""
+import itertools
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +24,7 @@ SLOW = 5 if SANITIZE else 1  # time limits stretch under a sanitizer; nothing as
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "sanitize: runs in the builds with sanitizers too")
+    config.addinivalue_line("markers", "xdist_group(name): where stories run beside each other, these stay in one process")
 
 
 class Daemon:
@@ -107,11 +110,25 @@ class Daemon:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def ports():
+    """Numbers below those that the kernel gives out by itself; workers beside this one draw others."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 16
+    for k in itertools.count(os.getpid()):
+        yield 10000 + 2 * worker + 32 * (k % 600)  # the next number is its too
+
+
+PORTS = ports()
+
+
 def free_port():
-    import socket
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    for port in PORTS:
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 def assert_adds_up(welcome):

@@ -44,6 +44,7 @@ int main(void) {
 }
 """
 MAKE = os.environ.get("MAKE", "make")
+pytestmark = pytest.mark.xdist_group("install")  # one make at a time
 
 
 def install(folder, *args):

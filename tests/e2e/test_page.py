@@ -22,6 +22,7 @@ from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 STREAMS = 1000
 WAIT_S = 60
+pytestmark = pytest.mark.xdist_group("browser")  # one of them is enough
 
 
 @pytest.fixture(scope="module")
