@@ -55,7 +55,7 @@ static size_t part_bytes(int64_t floats) {
 
 static int memory_take(nct_layer *l, cpu_layer *c, nct_why *why) {
     const cpu_plan *plan = &c->plan;
-    int64_t wide = round_up(plan->co, 2 * (int64_t)c->ops->lanes) * plan->ci * plan->taps;
+    int64_t wide = round_up(plan->co, c->ops->lanes) * plan->ci * plan->taps;
     size_t weight = part_bytes(plan->group_floats * plan->groups), row = part_bytes(l->p.out_channels);
     size_t shorts = plan->co >= c->ops->lanes ? part_bytes(wide * plan->groups) : 0;
     size_t wino =

@@ -21,6 +21,9 @@
  *     staging 64 steps before their use (+4 %); y prefetched for writing as a kernel starts (+-1 %, encodec48-l0 +2 %)
  *   lost: second pass of a frame from its end (convtasnet -1 %, dconv and encodec48-l0 +6 %) */
 
+typedef struct wino_end wino_end;
+static void wino_finish(const wino_end *e, int32_t co, int32_t rows, int32_t v0, int32_t v1);
+
 typedef struct {
     const float *x;
     int64_t x_pitch;
@@ -30,17 +33,24 @@ typedef struct {
     const float *part; /* sum of the slices before, or NULL */
     float *y;
     int64_t part_pitch, y_pitch;
-    const float *bias; /* with the last slice, else NULL */
-    x_ahead *ahead;
+    const float *bias;            /* with the last slice, else NULL */
+    lines_ahead *ahead, *y_ahead; /* y_ahead may be NULL */
+    const wino_end *end;          /* of the last product of F(2,3): outputs, block by block */
+    float *staged;                /* one tap, x in place: the first block stages what it reads; NULL: x is staged */
+    int64_t staged_pitch;
 } tile_args;
 
 enum { AHEAD = 64 * CPU_ROWS }; /* weights are read once a call, in one stream over the calls of a slice */
 
-INLINE void step_kernel(const int rows, const int cols, const float *x, const float *w, vf (*acc)[COLS]) {
+INLINE void step_kernel(const int rows, const int cols, const int stages, const float *x, const float *w,
+    vf (*acc)[COLS], float *staged) {
     __builtin_prefetch(w + AHEAD);
     vf xv[COLS];
 #pragma GCC unroll 8
-    for (int v = 0; v < cols; v++) xv[v] = load(x + v * LANES);
+    for (int v = 0; v < cols; v++) {
+        xv[v] = load(x + v * LANES);
+        if (stages) store(staged + v * LANES, xv[v]);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
         vf wv = splat(w[r]);
@@ -56,21 +66,33 @@ INLINE void tile_kernel(const int rows, const int cols, const tile_args *a) {
 #pragma GCC unroll 8
         for (int v = 0; v < cols; v++) acc[r][v] = (vf){0};
     const float *w = a->w, *x = a->x;
-    if (a->n_k == 1) {
-        for (int32_t c = 0; c < a->n_ci; c++, x += a->x_pitch, w += CPU_ROWS) step_kernel(rows, cols, x, w, acc);
+    if (a->staged) {
+        float *staged = a->staged;
+        for (int32_t c = 0; c < a->n_ci; c++, x += a->x_pitch, w += CPU_ROWS, staged += a->staged_pitch)
+            step_kernel(rows, cols, 1, x, w, acc, staged);
+    } else if (a->n_k == 1) {
+        for (int32_t c = 0; c < a->n_ci; c++, x += a->x_pitch, w += CPU_ROWS)
+            step_kernel(rows, cols, 0, x, w, acc, NULL);
     } else {
         for (int32_t c = 0; c < a->n_ci; c++, x += a->x_pitch)
-            for (int32_t k = 0; k < a->n_k; k++, w += CPU_ROWS) step_kernel(rows, cols, x + a->off[k], w, acc);
+            for (int32_t k = 0; k < a->n_k; k++, w += CPU_ROWS)
+                step_kernel(rows, cols, 0, x + a->off[k], w, acc, NULL);
     }
+    const float *part = a->part, *bias = a->bias;
+    float *y = a->y;
+    int64_t part_pitch = a->part_pitch, y_pitch = a->y_pitch;
+#pragma GCC unroll 8
+    for (int r = 0; part && r < rows; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < cols; v++) acc[r][v] = load(part + r * part_pitch + v * LANES) + acc[r][v];
+#pragma GCC unroll 8
+    for (int r = 0; bias && r < rows; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < cols; v++) acc[r][v] = acc[r][v] + splat(bias[r]);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
-        for (int v = 0; v < cols; v++) {
-            vf y = acc[r][v];
-            if (a->part) y = load(a->part + r * a->part_pitch + v * LANES) + y;
-            if (a->bias) y = y + splat(a->bias[r]);
-            store(a->y + r * a->y_pitch + v * LANES, y);
-        }
+        for (int v = 0; v < cols; v++) store(y + r * y_pitch + v * LANES, acc[r][v]);
 }
 
 #define KERNEL(r, v)                                                                                                 \
@@ -112,6 +134,13 @@ INLINE void block_run(const tile_args *tile, const float *w, int32_t co, int32_t
     for (int32_t v = v0; v < v1; v += COLS) {
         int32_t cols = v1 - v < COLS ? v1 - v : COLS;
         a.x = tile->x + v * LANES;
+        if (tile->staged && co == 0) {
+            a.staged = tile->staged + v * LANES;
+        } else if (tile->staged) {
+            a.staged = NULL;
+            a.x = tile->staged + v * LANES;
+            a.x_pitch = tile->staged_pitch;
+        }
         if (tile->part) a.part = tile->part + co * a.part_pitch + v * LANES;
         a.y = tile->y + co * a.y_pitch + v * LANES;
         kernels[cols - 1][rows - 1](&a);
@@ -129,13 +158,15 @@ static void slice_run(const tile_args *a, const float *w_slice, int32_t lo, int3
             rows = CPU_ROWS - row0 < hi - co ? CPU_ROWS - row0 : hi - co;
             block_run(a, w_slice + co / CPU_ROWS * block_floats + row0, co - lo, rows, v, end);
             ahead_step(a->ahead, rows * (end - v));
+            if (a->y_ahead) ahead_step(a->y_ahead, rows * (end - v));
+            if (a->end) wino_finish(a->end, co - lo, rows, v, end);
         }
     }
 }
 
 /* What slice i brings up: the next slice of the tile, or the next tile's first. Slices of the same channels read the
  * same rows. */
-static x_ahead slice_ahead(
+static lines_ahead slice_ahead(
     const cpu_plan *plan, const cpu_source *src, int32_t group, int32_t i, int64_t t0, int64_t work) {
     int64_t step = (int64_t)plan->tile * plan->stride;
     int32_t next = i + 1 < plan->n_slices ? i + 1 : 0;
@@ -155,13 +186,17 @@ static void conv_tile(const cpu_layer *c, const cpu_source *src, int32_t group, 
         int last = i == plan->n_slices - 1;
         tile_args a = {.x = x_tile, .x_pitch = plan->pitch, .off = c->off, .n_ci = s.n_ci, .n_k = s.n_k};
         int64_t channel = (int64_t)group * plan->ci + s.ci0;
-        x_ahead ahead = slice_ahead(plan, src, group, i, t0, (int64_t)(hi - lo) * (round_up_lanes(n) / LANES));
+        lines_ahead ahead = slice_ahead(plan, src, group, i, t0, (int64_t)(hi - lo) * (round_up_lanes(n) / LANES));
         a.ahead = &ahead;
-        const float *x = slice_in_place(plan, src, channel, &s, t0, n, hi - lo);
-        if (x) {
+        const float *x = slice_inside(plan, src, channel, &s, t0, n);
+        if (x && (s.n_k == 1 || slice_stays(src, &s, hi - lo))) {
             a.x = x;
             a.x_pitch = src->pitch;
             a.off = c->off_row;
+            if (!slice_stays(src, &s, hi - lo)) {
+                a.staged = x_tile;
+                a.staged_pitch = plan->pitch;
+            }
         } else {
             slice_stage(plan, src, channel, &s, t0, round_up_lanes(n), x_tile);
         }

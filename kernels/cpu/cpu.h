@@ -44,7 +44,7 @@ typedef struct {
     const cpu_ops *ops;
     void *memory; /* one allocation; below are its parts */
     float *weight, *bias, *gamma, *beta;
-    float *weight_short; /* blocks of 2 vectors of channels; NULL when a conv group has less than a vector */
+    float *weight_short; /* blocks of ops->wide channels; NULL when a conv group has less than a vector */
     float *weight_wino;  /* NULL: every frame is convolved directly */
     int32_t *off_short;
     int32_t *off, *off_row; /* slice_taps of each: tap k in a staged tile, in a row of x itself */
@@ -87,7 +87,7 @@ typedef struct {
 /* One row a variant: everything that touches many floats. The files ops_*.c are one source in three widths. */
 struct cpu_ops {
     const char *name;
-    int32_t lanes;
+    int32_t lanes, wide; /* floats of a vector; channels of a block of conv_short's weights */
     int (*supported)(void);
     /* Outputs t0 .. t0+n-1 (t0 a multiple of CPU_LEAF, n <= CPU_LEAF) of channels lo .. hi-1 of a conv group, bias
      * added. x_tile holds cpu_x_floats(), part cpu_part_floats(). */

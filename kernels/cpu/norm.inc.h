@@ -5,20 +5,27 @@
 
 enum { SUMS = 64, VECTORS = SUMS / LANES };
 
+#if LANES == 16
+    #define LANE_NUMBERS 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
+#elif LANES == 8
+    #define LANE_NUMBERS 0, 1, 2, 3, 4, 5, 6, 7
+#else
+    #define LANE_NUMBERS 0, 1, 2, 3
+#endif
+
 /* lane[i] += lane[i + half] for half = 32, 16, 8, 4, 2, 1. */
 INLINE float sums_fold(vf *sum) {
 #pragma GCC unroll 8
     for (int half = VECTORS / 2; half > 0; half /= 2)
 #pragma GCC unroll 8
         for (int v = 0; v < half; v++) sum[v] += sum[v + half];
-    float lane[LANES];
-    store(lane, sum[0]);
+    vf lanes = sum[0];
 #pragma GCC unroll 8
     for (int half = LANES / 2; half > 0; half /= 2)
-#pragma GCC unroll 8
-        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
-    return lane[0];
+        lanes += __builtin_shuffle(lanes, (vi){LANE_NUMBERS} + half); /* modulo LANES */
+    return lanes[0];
 }
+#undef LANE_NUMBERS
 
 /* The last n < 64 values, filled up with `fill`. */
 INLINE void tail_load(vf *out, const float *y, int32_t n, float fill) {
@@ -86,25 +93,48 @@ static uint16_t half_bits(float f) {
     #define TO_HALF(f) half_bits(f)
 #endif
 
-INLINE vf row_value(const cpu_apply *a, const int activation, const int guard, vf y) {
+/* What a row's values go through, in registers: through `a` each would be read again after every store. */
+typedef struct {
+    vf mean_hi, mean_lo, rstd, gamma, beta;
+} row_factors;
+
+enum { ROW_STEP = 4 * LANES };
+
+INLINE vf row_value(const row_factors *f, const int activation, const int guard, vf y) {
     if (guard) y = y + (y - y);
-    vf z = ((y - splat(a->mean_hi)) - splat(a->mean_lo)) * splat(a->rstd);
-    return activate(activation, FMA(z, splat(a->gamma), splat(a->beta)));
+    vf z = ((y - f->mean_hi) - f->mean_lo) * f->rstd;
+    return activate(activation, FMA(z, f->gamma, f->beta));
 }
 
-/* n values in place, or into dst. */
-INLINE void row_f32(const cpu_apply *a, const int activation, const float *y, int64_t n, float *dst) {
-    int64_t i = 0;
-    const int guard = a->guard;
-    if (!guard)
-        for (; i + LANES <= n; i += LANES) store(dst + i, row_value(a, activation, 0, load(y + i)));
-    for (; i < n; i += LANES) {
+/* n values in place, or into dst. The last vector is read before any is written and written after all others. */
+INLINE void row_run(
+    const row_factors *f, const int activation, const int guard, const float *y, int64_t n, float *dst) {
+    if (n < LANES) {
         float lane[LANES] = {0};
-        int64_t m = n - i < LANES ? n - i : LANES;
-        memcpy(lane, y + i, (size_t)m * sizeof(float));
-        store(lane, row_value(a, activation, guard, load(lane)));
-        memcpy(dst + i, lane, (size_t)m * sizeof(float));
+        for (int64_t i = 0; i < n; i++) lane[i] = y[i];
+        store(lane, row_value(f, activation, guard, load(lane)));
+        for (int64_t i = 0; i < n; i++) dst[i] = lane[i];
+        return;
     }
+    vf last = load(y + n - LANES);
+    int64_t i = 0;
+    for (; i + ROW_STEP <= n; i += ROW_STEP) {
+        vf v[ROW_STEP / LANES];
+#pragma GCC unroll 8
+        for (int j = 0; j < ROW_STEP / LANES; j++) v[j] = row_value(f, activation, guard, load(y + i + j * LANES));
+#pragma GCC unroll 8
+        for (int j = 0; j < ROW_STEP / LANES; j++) store(dst + i + j * LANES, v[j]);
+    }
+    for (; i + LANES < n; i += LANES) store(dst + i, row_value(f, activation, guard, load(y + i)));
+    if (i < n) store(dst + n - LANES, row_value(f, activation, guard, last));
+}
+
+INLINE void row_f32(const cpu_apply *a, const int activation, const float *y, int64_t n, float *dst) {
+    const row_factors f = {splat(a->mean_hi), splat(a->mean_lo), splat(a->rstd), splat(a->gamma), splat(a->beta)};
+    if (a->guard)
+        row_run(&f, activation, 1, y, n, dst);
+    else
+        row_run(&f, activation, 0, y, n, dst);
 }
 
 static void row_apply(const cpu_apply *a, const float *y, int64_t n, float *dst) {

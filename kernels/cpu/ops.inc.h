@@ -24,4 +24,4 @@ static int supported(void) {
     return OPS_SUPPORTED;
 }
 
-const cpu_ops OPS = {OPS_NAME, LANES, supported, conv_block, conv_short, leaf, apply};
+const cpu_ops OPS = {OPS_NAME, LANES, WIDE, supported, conv_block, conv_short, leaf, apply};

@@ -9,6 +9,7 @@
 #define LANES         4
 #define COLS          2
 #define SHORT_COLS    6
+#define SHORT_VECTORS 2
 #define OPS           cpu_ops_portable
 #define OPS_NAME      "portable"
 #define OPS_SUPPORTED 1

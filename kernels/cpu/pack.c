@@ -35,17 +35,22 @@ static float value_at(const nct_tensor *t, int64_t i, float absent) {
     }
 }
 
-/* [slice][block of `rows` channels][ci][tap][row]: the order in which a tile reads them. */
-static void group_pack(const cpu_plan *plan, const nct_tensor *t, int32_t group, int32_t rows, float *out) {
+/* [slice][block of `rows` channels][ci][tap][row]: the order in which a tile reads them. The last block holds what
+ * is left, rounded up to `least`. */
+static void group_pack(
+    const cpu_plan *plan, const nct_tensor *t, int32_t group, int32_t rows, int32_t least, float *out) {
     for (int32_t i = 0; i < plan->n_slices; i++) {
         cpu_slice s = cpu_slice_at(plan, i);
-        for (int32_t block = 0; block < ceil_div(plan->co, rows); block++)
-            for (int32_t j = 0; j < s.n_ci * s.n_k * rows; j++) {
-                int32_t co = block * rows + j % rows, product = j / rows;
+        for (int32_t co0 = 0, n; co0 < plan->co; co0 += n) {
+            n = (int32_t)round_up(plan->co - co0, least);
+            if (n > rows) n = rows;
+            for (int32_t j = 0; j < s.n_ci * s.n_k * n; j++) {
+                int32_t co = co0 + j % n, product = j / n;
                 int64_t at = ((int64_t)group * plan->co + co) * plan->ci * plan->taps;
                 at += (int64_t)(s.ci0 + product / s.n_k) * plan->taps + s.k0 + product % s.n_k;
                 *out++ = co < plan->co ? value_at(t, at, 0) : 0;
             }
+        }
     }
 }
 
@@ -84,12 +89,12 @@ static void offsets_fill(const cpu_plan *plan, int32_t *off) {
 
 void cpu_pack(cpu_layer *c, const nct_params *p, const nct_weights *w) {
     const cpu_plan *plan = &c->plan;
-    int32_t wide = 2 * c->ops->lanes;
-    int64_t wide_floats = round_up(plan->co, wide) * plan->ci * plan->taps;
+    int32_t lanes = c->ops->lanes;
+    int64_t wide_floats = round_up(plan->co, lanes) * plan->ci * plan->taps;
     for (int32_t g = 0; g < plan->groups; g++) {
-        group_pack(plan, &w->weight, g, CPU_ROWS, c->weight + g * plan->group_floats);
+        group_pack(plan, &w->weight, g, CPU_ROWS, CPU_ROWS, c->weight + g * plan->group_floats);
         if (c->weight_wino) wino_pack(c, &w->weight, g, c->weight_wino + g * c->wino.group_floats);
-        if (c->weight_short) group_pack(plan, &w->weight, g, wide, c->weight_short + g * wide_floats);
+        if (c->weight_short) group_pack(plan, &w->weight, g, c->ops->wide, lanes, c->weight_short + g * wide_floats);
     }
     for (int32_t i = 0; i < p->out_channels; i++) {
         c->bias[i] = value_at(&w->bias, i, 0);

@@ -109,7 +109,7 @@ int64_t cpu_x_floats(const cpu_layer *c) {
 int64_t cpu_part_floats(const cpu_layer *c) {
     int64_t n = (int64_t)c->plan.co * c->plan.tile;
     if (c->weight_wino) n = round_up(n, CPU_ALIGN / sizeof(float)) + (int64_t)c->plan.co * 2 * CPU_WINO;
-    int64_t wide = round_up(c->plan.co, 2 * (int64_t)c->ops->lanes);
+    int64_t wide = round_up(c->plan.co, c->ops->lanes);
     if (c->weight_short) n = larger(n, CPU_SHORT_FRAMES * CPU_SHORT * wide);
     return round_up(n, CPU_ALIGN / sizeof(float));
 }

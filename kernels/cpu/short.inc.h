@@ -1,10 +1,10 @@
-/* short.inc.h: frames of few outputs, vectorised over the output channels: two vectors of weights are loaded, each
+/* short.inc.h: frames of few outputs, vectorised over the output channels: SHORT_VECTORS of weights are loaded, each
  * step's x is a broadcast. Several frames share a pass over the weights. The same products in the same order as
  * conv.inc.h, and the additions of leaf() transposed: the same bits.
  *
  * Worker threads, through cpu_ops.conv_short. */
 
-enum { WIDE = 2 * LANES };
+enum { WIDE = SHORT_VECTORS * LANES };
 
 typedef struct {
     const float *x;
@@ -17,55 +17,69 @@ typedef struct {
     int first; /* the slice that starts the sum */
 } short_args;
 
-INLINE void short_kernel(const int cols, const short_args *a) {
-    vf acc[SHORT_COLS][2];
+INLINE void short_kernel(const int vectors, const int cols, const short_args *a) {
+    vf acc[SHORT_COLS][SHORT_VECTORS];
 #pragma GCC unroll 8
-    for (int j = 0; j < cols; j++) acc[j][0] = acc[j][1] = (vf){0};
+    for (int j = 0; j < cols; j++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) acc[j][v] = (vf){0};
     const float *w = a->w, *row = a->x;
     for (int32_t c = 0; c < a->n_ci; c++, row += a->x_pitch)
-        for (int32_t k = 0; k < a->n_k; k++, w += WIDE) {
+        for (int32_t k = 0; k < a->n_k; k++, w += vectors * LANES) {
             const float *x = row + a->off[k];
-            vf w0 = load(w), w1 = load(w + LANES);
-            __builtin_prefetch(w + 16 * WIDE);
-            if (WIDE > 16) __builtin_prefetch(w + 16 * WIDE + 16);
+            vf wv[SHORT_VECTORS];
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++) wv[v] = load(w + v * LANES);
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors * LANES; v += 16) __builtin_prefetch(w + 16 * WIDE + v);
 #pragma GCC unroll 8
             for (int j = 0; j < cols; j++) {
                 vf xv = splat(x[j]);
-                acc[j][0] = FMA(w0, xv, acc[j][0]);
-                acc[j][1] = FMA(w1, xv, acc[j][1]);
+#pragma GCC unroll 4
+                for (int v = 0; v < vectors; v++) acc[j][v] = FMA(wv[v], xv, acc[j][v]);
             }
         }
 #pragma GCC unroll 8
     for (int j = 0; j < cols; j++)
-#pragma GCC unroll 2
-        for (int v = 0; v < 2; v++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) {
             float *p = a->part + j * a->part_pitch + v * LANES;
             store(p, a->first ? acc[j][v] : load(p) + acc[j][v]);
         }
 }
 
-#define KERNEL(n)                                                                                                    \
-    static void short_##n(const short_args *a) {                                                                     \
-        short_kernel(n, a);                                                                                          \
+#define KERNEL(v, n)                                                                                                 \
+    static void short_##v##x##n(const short_args *a) {                                                               \
+        short_kernel(v, n, a);                                                                                       \
     }
-KERNEL(1)
-KERNEL(2)
-KERNEL(3)
-KERNEL(4)
-KERNEL(5)
-KERNEL(6)
 #if SHORT_COLS == 8
-KERNEL(7)
-KERNEL(8)
-static void (*const short_kernels[])(const short_args *) = {
-    short_1, short_2, short_3, short_4, short_5, short_6, short_7, short_8};
+    #define KERNELS(v)                                                                                               \
+        KERNEL(v, 1)                                                                                                 \
+        KERNEL(v, 2) KERNEL(v, 3) KERNEL(v, 4) KERNEL(v, 5) KERNEL(v, 6) KERNEL(v, 7) KERNEL(v, 8)
+    #define ROW(v)                                                                                                   \
+        {                                                                                                            \
+            short_##v##x1, short_##v##x2, short_##v##x3, short_##v##x4, short_##v##x5, short_##v##x6, short_##v##x7, \
+                short_##v##x8                                                                                        \
+        }
 #else
-static void (*const short_kernels[])(const short_args *) = {short_1, short_2, short_3, short_4, short_5, short_6};
+    #define KERNELS(v) KERNEL(v, 1) KERNEL(v, 2) KERNEL(v, 3) KERNEL(v, 4) KERNEL(v, 5) KERNEL(v, 6)
+    #define ROW(v)                                                                                                   \
+        { short_##v##x1, short_##v##x2, short_##v##x3, short_##v##x4, short_##v##x5, short_##v##x6 }
+#endif
+KERNELS(1)
+KERNELS(2)
+#if SHORT_VECTORS == 3
+KERNELS(3)
+static void (*const short_kernels[][SHORT_COLS])(const short_args *) = {ROW(1), ROW(2), ROW(3)};
+#else
+static void (*const short_kernels[][SHORT_COLS])(const short_args *) = {ROW(1), ROW(2)};
 #endif
 #undef KERNEL
+#undef KERNELS
+#undef ROW
 
 /* One slice of one frame against one block of weights. */
-static void short_block(short_args *a, int32_t t_out) {
+static void short_block(short_args *a, int32_t vectors, int32_t t_out) {
     const float *x = a->x;
     float *part = a->part;
     int32_t runs = (t_out + SHORT_COLS - 1) / SHORT_COLS;
@@ -73,7 +87,7 @@ static void short_block(short_args *a, int32_t t_out) {
         n = (t_out - t + runs - i - 1) / (runs - i);
         a->x = x + t;
         a->part = part + t * a->part_pitch;
-        short_kernels[n - 1](a);
+        short_kernels[vectors - 1][n - 1](a);
     }
     a->x = x;
     a->part = part;
@@ -125,7 +139,7 @@ static void short_finish(const cpu_short *f, const float *bias, int32_t lo, int3
 static void conv_short(const cpu_layer *c, const cpu_short *frames, int32_t n_frames, int32_t group, int32_t lo,
     int32_t hi, float *x_tile, float *part) {
     const cpu_plan *plan = &c->shorts;
-    int64_t pitch = round_up(plan->co, WIDE), frame_x = (int64_t)plan->slice_ci * plan->pitch;
+    int64_t pitch = round_up(plan->co, LANES), frame_x = (int64_t)plan->slice_ci * plan->pitch;
     const float *w_group = c->weight_short + group * pitch * plan->ci * plan->taps;
     for (int32_t i = 0; i < plan->n_slices; i++) {
         cpu_slice s = cpu_slice_at(plan, i);
@@ -136,11 +150,12 @@ static void conv_short(const cpu_layer *c, const cpu_short *frames, int32_t n_fr
         a.part_pitch = pitch;
         a.first = i == 0;
         for (int32_t co = lo / WIDE * WIDE; co < hi; co += WIDE) {
+            int32_t vectors = (int32_t)(pitch - co < WIDE ? pitch - co : WIDE) / LANES;
             a.w = w_group + s.first * pitch + (int64_t)co * s.n_ci * s.n_k;
             for (int32_t f = 0; f < n_frames; f++) {
                 a.x = x_tile + f * frame_x;
                 a.part = part + f * CPU_SHORT * pitch + co;
-                short_block(&a, frames[f].t_out);
+                short_block(&a, vectors, frames[f].t_out);
             }
         }
     }

@@ -106,28 +106,30 @@ static void segment_stage(float *out, const cpu_source *src, int64_t row, int64_
     if (hi < n) pad_fill(out + hi, src, row, u + hi * step, step, n - hi);
 }
 
-/* The next tile's part of x, brought into L2 bit by bit while this tile is computed: rows lie pages apart, where the
- * hardware's own prefetch ends, and all of them at once would fill the line buffers and stall the staging. */
+/* Lines brought into L2 bit by bit while something else is computed: the next tile's x (its rows lie pages apart, where
+ * the hardware's own prefetch ends), and y that is about to be written. All at once would fill the line buffers and
+ * stall what they are for. */
 typedef struct {
     const char *p;
     int64_t pitch, bytes;
     int32_t rows, rows_done;
-    int64_t work, work_done; /* channels computed, of all that this tile takes */
-} x_ahead;
+    int64_t work, work_done; /* channels computed, of all that take the time */
+} lines_ahead;
 
-static x_ahead ahead_of(const cpu_source *src, int64_t channel, int32_t rows, int64_t u, int64_t n, int64_t work) {
+static lines_ahead ahead_of(
+    const cpu_source *src, int64_t channel, int32_t rows, int64_t u, int64_t n, int64_t work) {
     if (u < 0) {
         n += u;
         u = 0;
     }
     if (n > src->t_in - u) n = src->t_in - u;
-    if (n <= 0) return (x_ahead){.work = work};
+    if (n <= 0) return (lines_ahead){.work = work};
     int64_t size = src->dtype == NCT_F32 ? 4 : 2;
     const char *p = (const char *)src->x + (src->off + channel * src->pitch + u) * size;
-    return (x_ahead){.p = p, .pitch = src->pitch * size, .bytes = n * size, .rows = rows, .work = work};
+    return (lines_ahead){.p = p, .pitch = src->pitch * size, .bytes = n * size, .rows = rows, .work = work};
 }
 
-INLINE void ahead_step(x_ahead *a, int32_t work) {
+INLINE void ahead_step(lines_ahead *a, int32_t work) {
     a->work_done += work;
     int32_t until = (int32_t)(a->rows * a->work_done / a->work);
     for (; a->rows_done < until; a->rows_done++)
@@ -154,15 +156,18 @@ static void slice_stage(const cpu_plan *plan, const cpu_source *src, int64_t cha
     }
 }
 
-/* A tile far from the ends of an f32 row can be read where it lies. Worth it when few channels read it; not when
- * the rows would fall into the same sets of L1. */
-static const float *slice_in_place(const cpu_plan *plan, const cpu_source *src, int64_t channel, const cpu_slice *s,
-    int64_t t0, int32_t n, int32_t rows) {
+/* A tile far from the ends of an f32 row, where it lies; else NULL. */
+static const float *slice_inside(
+    const cpu_plan *plan, const cpu_source *src, int64_t channel, const cpu_slice *s, int64_t t0, int32_t n) {
     int64_t first = slice_first(plan, src, s, t0), reach = (int64_t)(s->n_k - 1) * plan->dilation;
-    int64_t len = (n + LANES - 1) / LANES * LANES + reach, way = src->pitch % 1024;
-    if (src->dtype != NCT_F32 || plan->stride != 1 || rows > IN_PLACE_ROWS) return NULL;
-    if (first < 0 || first + len > src->t_in) return NULL;
-    if (s->n_ci > 8 && (way < 64 || way > 960)) return NULL;
+    int64_t len = (n + LANES - 1) / LANES * LANES + reach;
+    if (src->dtype != NCT_F32 || plan->stride != 1 || first < 0 || first + len > src->t_in) return NULL;
     int64_t row = src->off + channel * src->pitch;
     return (const float *)src->x + row + first;
+}
+
+/* Need it not be staged? So when few channels read it; not when the rows would fall into the same sets of L1. */
+static int slice_stays(const cpu_source *src, const cpu_slice *s, int32_t rows) {
+    int64_t way = src->pitch % 1024;
+    return rows <= IN_PLACE_ROWS && (s->n_ci <= 8 || (way >= 64 && way <= 960));
 }

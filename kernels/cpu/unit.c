@@ -74,15 +74,20 @@ static void groups_run(const cpu_run *r, const cpu_frame *f, int32_t g0, int32_t
     int32_t c0 = g0 * r->group_co, c1 = g1 * r->group_co;
     int64_t t_out = f->f->t_out;
     cpu_target raw = raw_target(r, f, c0, 0, t_out);
-    for (int32_t b = 0; b < f->blocks; b++) {
+    int32_t last = f->blocks - 1;
+    for (int32_t b = 0; b <= last; b++) {
         int64_t t0 = (int64_t)b * CPU_LEAF, t1 = t0 + CPU_LEAF < t_out ? t0 + CPU_LEAF : t_out;
         cpu_target at = {raw.y + t0, raw.pitch, raw.slack};
         conv_run(r, f, c0, c1, t0, t1, at);
-        leaves_run(r, f, c0, c1, b, at.y, at.pitch);
+        if (b < last) leaves_run(r, f, c0, c1, b, at.y, at.pitch);
     }
     cpu_norm *norm = r->norm + (int64_t)f->index * r->l->p.num_groups;
-    for (int32_t g = g0; g < g1; g++) norm[g] = cpu_norm_merge(r, f, g);
-    if (r->job->y) apply_run(r, f, c0, c1, 0, t_out, raw.y, raw.pitch);
+    for (int32_t g = g0, c = c0; g < g1; g++, c += r->group_co) { /* a group's last leaves are normalised from L1 */
+        float *y = raw.y + (c - c0) * raw.pitch;
+        leaves_run(r, f, c, c + r->group_co, last, y + (int64_t)last * CPU_LEAF, raw.pitch);
+        norm[g] = cpu_norm_merge(r, f, g);
+        if (r->job->y) apply_run(r, f, c, c + r->group_co, 0, t_out, y, raw.pitch);
+    }
 }
 
 void cpu_unit(const cpu_run *r, const cpu_frame *f, int32_t g0, int32_t g1) {

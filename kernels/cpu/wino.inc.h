@@ -27,34 +27,66 @@ enum { PAIRS = CPU_WINO / 2, WINO_CHUNK = 8 * CPU_ROWS };
     #define HIGH(a, b) __builtin_shuffle(a, b, (vi){2, 6, 3, 7})
 #endif
 
-/* u[product][channel][pair] of a slice. */
-static void wino_stage(const cpu_source *src, int64_t channel, const cpu_slice *s, int64_t t0, float *u) {
-    float x[CPU_WINO + 2];
-    int64_t product = (int64_t)s->n_ci * PAIRS, first = t0 - src->pad_left;
-    for (int32_t c = 0; c < s->n_ci; c++, u += PAIRS) {
-        int64_t row = src->off + (channel + c) * src->pitch;
-        segment_stage(x, src, row, first, 1, CPU_WINO + 2);
-        for (int32_t i = 0; i < PAIRS; i += LANES) {
-            const float *p = x + 2 * i;
-            vf a = load(p), b = load(p + LANES), a2 = load(p + 2), b2 = load(p + 2 + LANES);
-            vf d0 = EVEN(a, b), d1 = ODD(a, b), d2 = EVEN(a2, b2), d3 = ODD(a2, b2);
-            store(u + i, d0 - d2);
-            store(u + product + i, d1 + d2);
-            store(u + 2 * product + i, d2 - d1);
-            store(u + 3 * product + i, d1 - d3);
-        }
+enum { WINO_STEPS = CPU_WINO + 2, WINO_STAGED = 8 };
+
+/* u[product][pair] of a channel, from its x; products lie `product` floats apart. */
+INLINE void wino_inputs(const float *x, int64_t product, float *u) {
+#pragma GCC unroll 4
+    for (int32_t i = 0; i < PAIRS; i += LANES) {
+        const float *p = x + 2 * i;
+        vf a = load(p), b = load(p + LANES), a2 = load(p + 2), b2 = load(p + 2 + LANES);
+        vf d0 = EVEN(a, b), d1 = ODD(a, b), d2 = EVEN(a2, b2), d3 = ODD(a2, b2);
+        store(u + i, d0 - d2);
+        store(u + product + i, d1 + d2);
+        store(u + 2 * product + i, d2 - d1);
+        store(u + 3 * product + i, d1 - d3);
     }
 }
 
-/* m[product][pair] of one channel to 128 outputs. */
-INLINE void wino_outputs(const float *m, float bias, float *y) {
+/* u[product][channel][pair] of a slice. What cannot be read in place is staged a few channels ahead of its use: a load
+ * that spans two stores waits until both have left for L1. */
+static void wino_stage(const cpu_source *src, int64_t channel, const cpu_slice *s, int64_t t0, float *u) {
+    float staged[WINO_STAGED][WINO_STEPS];
+    int64_t product = (int64_t)s->n_ci * PAIRS, first = t0 - src->pad_left;
+    int in_place = src->dtype == NCT_F32 && first >= 0 && first + WINO_STEPS <= src->t_in;
+    for (int32_t c = 0; c < s->n_ci; c += WINO_STAGED) {
+        int32_t n = s->n_ci - c < WINO_STAGED ? s->n_ci - c : WINO_STAGED;
+        int64_t row = src->off + (channel + c) * src->pitch;
+        for (int32_t i = 0; !in_place && i < n; i++)
+            segment_stage(staged[i], src, row + i * src->pitch, first, 1, WINO_STEPS);
+        for (int32_t i = 0; i < n; i++, u += PAIRS)
+            wino_inputs(in_place ? (const float *)src->x + row + i * src->pitch + first : staged[i], product, u);
+    }
+}
+
+/* m[product][pair] of one channel to its outputs, vectors v0 .. v1-1 of pairs. */
+INLINE void wino_outputs(const float *m, float bias, int32_t v0, int32_t v1, float *y) {
     vf b = splat(bias);
-#pragma GCC unroll 4
-    for (int32_t i = 0; i < PAIRS; i += LANES) {
+    for (int32_t i = v0 * LANES; i < v1 * LANES; i += LANES) {
         vf m0 = load(m + i), m1 = load(m + PAIRS + i), m2 = load(m + 2 * PAIRS + i), m3 = load(m + 3 * PAIRS + i);
         vf even = ((m0 + m1) + m2) + b, odd = ((m1 - m2) - m3) + b;
         store(y + 2 * i, LOW(even, odd));
         store(y + 2 * i + LANES, HIGH(even, odd));
+    }
+}
+
+/* Where the products of a chunk of channels go. */
+struct wino_end {
+    const float *m, *bias;
+    cpu_target dst;
+    int32_t n;
+};
+
+/* Block by block between kernels, so that the stores drain while the next block is multiplied: rows of y lie pages
+ * apart, in the same sets of L1, and a whole chunk's at once waited for L2. */
+static void wino_finish(const wino_end *e, int32_t co, int32_t rows, int32_t v0, int32_t v1) {
+    float whole[CPU_WINO];
+    for (int32_t r = co; r < co + rows; r++) {
+        float *y = e->dst.y + r * e->dst.pitch;
+        int32_t t0 = 2 * v0 * LANES, t1 = 2 * v1 * LANES < e->n ? 2 * v1 * LANES : e->n;
+        int part = t1 < 2 * v1 * LANES;
+        wino_outputs(e->m + (int64_t)r * 4 * PAIRS, e->bias[r], v0, v1, part ? whole : y);
+        if (part) memcpy(y + t0, whole + t0, (size_t)(t1 - t0) * sizeof(float));
     }
 }
 
@@ -73,9 +105,9 @@ static void wino_isolate(const cpu_layer *c, const cpu_source *src, int32_t grou
     }
 }
 
-/* One slice of channels lo .. hi-1: the four products; m is [channel][product][pair]. */
+/* One slice of channels lo .. hi-1: the four products; m is [channel][product][pair]. end: of the last slice. */
 static void wino_slice(const cpu_plan *plan, const cpu_slice *s, const float *w, const float *u, int32_t lo,
-    int32_t hi, int32_t pairs, float *m, x_ahead *ahead) {
+    int32_t hi, int32_t pairs, float *m, lines_ahead *ahead, lines_ahead *y_ahead, const wino_end *end) {
     static const int32_t no_off[1] = {0};
     for (int32_t j = 0; j < 4; j++) {
         tile_args a = {.x = u + (int64_t)j * s->n_ci * PAIRS, .x_pitch = PAIRS, .off = no_off, .ahead = ahead};
@@ -84,31 +116,42 @@ static void wino_slice(const cpu_plan *plan, const cpu_slice *s, const float *w,
         a.y = m + j * PAIRS;
         a.part = s->ci0 > 0 ? a.y : NULL;
         a.y_pitch = a.part_pitch = 4 * PAIRS;
+        if (end) a.y_ahead = y_ahead;
+        if (j == 3) a.end = end;
         slice_run(&a, w + j * round_up(plan->co, CPU_ROWS) * s->n_ci, lo, hi, pairs);
     }
+}
+
+static lines_ahead outputs_ahead(cpu_target dst, int32_t rows, int32_t n, int64_t work) {
+    return (lines_ahead){.p = (const char *)dst.y,
+        .pitch = dst.pitch * (int64_t)sizeof(float),
+        .bytes = n * (int64_t)sizeof(float),
+        .rows = rows,
+        .work = work};
 }
 
 /* Channels in chunks whose products stay in L1 until they are outputs: m of all 256 and y together overran L2. */
 static void wino_tile(const cpu_layer *c, const cpu_source *src, int32_t group, int32_t lo, int32_t hi, int64_t t0,
     int32_t n, cpu_target dst, float *x_tile, float *part) {
     const cpu_plan *plan = &c->wino;
-    const float *bias = c->bias + group * plan->co;
+    int32_t pairs = (n + 1) / 2;
+    int64_t row_work = 4 * (round_up_lanes(pairs) / LANES);
     float *m = part + cpu_part_floats(c) - (int64_t)plan->co * 4 * PAIRS;
     for (int32_t i = 0; i < plan->n_slices; i++) {
         cpu_slice s = cpu_slice_at(plan, i);
         int64_t channel = (int64_t)group * plan->ci + s.ci0;
         const float *w = c->weight_wino + group * plan->group_floats + 4 * round_up(plan->co, CPU_ROWS) * s.ci0;
         wino_stage(src, channel, &s, t0, x_tile);
-        x_ahead ahead = ahead_of(src, channel, s.n_ci, t0 - src->pad_left + CPU_WINO, CPU_WINO,
-            4 * (int64_t)(hi - lo) * (round_up_lanes((n + 1) / 2) / LANES));
-        for (int32_t c0 = lo, c1; c0 < hi; c0 = c1) {
-            c1 = c0 + WINO_CHUNK < hi ? c0 + WINO_CHUNK : hi;
-            wino_slice(plan, &s, w, x_tile, c0, c1, (n + 1) / 2, m + (int64_t)(c0 - lo) * 4 * PAIRS, &ahead);
-            for (int32_t co = c0; i == plan->n_slices - 1 && co < c1; co++) {
-                float whole[CPU_WINO], *y = dst.y + (co - lo) * dst.pitch, *to = n < CPU_WINO ? whole : y;
-                wino_outputs(m + (int64_t)(co - lo) * 4 * PAIRS, bias[co], to);
-                if (n < CPU_WINO) memcpy(y, whole, (size_t)n * sizeof(float));
-            }
+        lines_ahead ahead =
+            ahead_of(src, channel, s.n_ci, t0 - src->pad_left + CPU_WINO, CPU_WINO, (hi - lo) * row_work);
+        for (int32_t c0 = lo, rows; c0 < hi; c0 += rows) {
+            rows = WINO_CHUNK < hi - c0 ? WINO_CHUNK : hi - c0;
+            float *chunk = m + (int64_t)(c0 - lo) * 4 * PAIRS;
+            cpu_target to = {dst.y + (c0 - lo) * dst.pitch, dst.pitch, dst.slack};
+            lines_ahead y = outputs_ahead(to, rows, n, rows * row_work);
+            wino_end end = {chunk, c->bias + group * plan->co + c0, to, n};
+            wino_slice(
+                plan, &s, w, x_tile, c0, c0 + rows, pairs, chunk, &ahead, &y, i == plan->n_slices - 1 ? &end : NULL);
         }
     }
     for (int32_t co = lo; src->isolate && co < hi; co++)

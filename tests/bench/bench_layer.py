@@ -40,11 +40,18 @@ SHAPES = {
 }
 
 
+SETTLE_S = 0.03
+
+
 class Shape(ctypes.Structure):
     _fields_ = [(n, ctypes.c_int32) for n in
                 "n ci co k stride pad dilation groups num_groups activation t t_out".split()]
     _fields_ += [("eps", ctypes.c_double)]
     _fields_ += [(n, ctypes.c_void_p) for n in "x w bias gamma beta y".split()]
+
+
+class DnnlVersion(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_int) for n in ("major", "minor", "patch")]
 
 
 def library(path):
@@ -61,6 +68,7 @@ def library(path):
         getattr(lib, name).argtypes = [ctypes.c_void_p]
     lib.ours_plan.restype = ctypes.c_char_p
     lib.ours_plan.argtypes = [ctypes.c_void_p]
+    lib.dnnl_version.restype = ctypes.POINTER(DnnlVersion)
     lib.fma_run.restype = ctypes.c_double
     lib.fma_run.argtypes = [ctypes.c_double, ctypes.c_int32]
     return lib
@@ -154,11 +162,12 @@ class Contest:
 
     def round(self, repeat):
         for k, run in self.runs.items():
-            run()
-            self.times[k].append(min(run() for _ in range(repeat)))
             # The loop beside each contestant: what the machine gave at that moment.
             self.times["fma"].append(self.lib.fma_run(self.fma_flop, self.threads) * self.data.flop / self.fma_flop)
-            time.sleep(0.002)
+            run()
+            self.times[k].append(min(run() for _ in range(repeat)))
+            # An OpenMP peer's threads look for work for milliseconds after it: on the next one's processors.
+            time.sleep(SETTLE_S if self.threads > 1 and (k == "torch" or k.startswith("onednn")) else 0.002)
 
     def medians(self):
         n = len(self.times[next(iter(self.runs))])
@@ -197,13 +206,15 @@ def main():
     ap.add_argument("--json")
     args = ap.parse_args()
     lib, rows = library(args.library), []
-    variants = args.variants.split(",")
+    variants, peers = args.variants.split(","), args.peers.split(",")
+    about = versions(lib, peers)
+    print(hardware(), about)
     print("milliseconds (median), x: over the FMA loop beside it, last: over the first column; memory warm;\n1 thread by its CPU time, 2 by the wall\n"
           f"{'shape':28s}th  fma loop" + "".join(f"{c:>23s}" for c in variants + (["onednn-ncw", "onednn-nwc", "(conv, nwc)"] if "dnnl" in args.peers else []) + (["torch"] if "torch" in args.peers else [])))
     for name in args.shapes.split(","):
         for threads in map(int, args.threads.split(",")):
             data = Data(name)
-            contest = Contest(lib, data, threads, variants, args.peers.split(","))
+            contest = Contest(lib, data, threads, variants, peers)
             off = contest.check()
             if any(not d < 1e-3 for d in off.values()):
                 sys.exit(f"bench: {name}: contestants disagree: {off}")
@@ -214,7 +225,7 @@ def main():
             ms, ratio, beside = contest.medians()
             contest.close()
             row_print(threads, data, ms, ratio, beside)
-            rows.append(dict(date=datetime.date.today().isoformat(), hardware=hardware(), command=" ".join(["tests/bench/bench_layer.py", *sys.argv[2:]]),
+            rows.append(dict(date=datetime.date.today().isoformat(), hardware=hardware(), command=" ".join(["tests/bench/bench_layer.py", *sys.argv[2:]]), versions=about,
                              shape=name, n=data.fields[0], n_of_table=data.table_n, threads=threads, memory="warm", rounds=rounds, clock="thread CPU" if threads == 1 else "wall",
                              gflop=data.flop / 1e9, plan=contest.plan, fma_ms=ms["fma"],
                              contestants={k: dict(ms=ms[k], over_fma=ratio[k], over_ours=beside[k]) for k in ratio}))
@@ -222,6 +233,17 @@ def main():
     if args.json:
         with open(args.json, "w") as f:
             f.writelines(json.dumps(r) + "\n" for r in rows)
+
+
+def versions(lib, peers):
+    found = {}
+    if "dnnl" in peers:
+        v = lib.dnnl_version().contents
+        found["onednn"] = f"{v.major}.{v.minor}.{v.patch}"
+    if "torch" in peers:
+        import torch
+        found["torch"] = torch.__version__
+    return found
 
 
 def summary(rows, ours):
