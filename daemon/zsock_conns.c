@@ -159,9 +159,11 @@ void zconns_turn(zconns *c, uint64_t now_ns) {
     }
 }
 
-void zconns_close(zconns *c) {
+void zconns_close(zconns *c, void *socket) {
     while (c->first) drop(c, c->first);
     free(c->by_fd);
+    /* Told to nobody, later events would block libzmq's I/O threads as a full pair does, and leak. */
+    zmq_socket_monitor(socket, NULL, 0);
     if (c->monitor) zmq_close(c->monitor);
     *c = (zconns){0};
 }

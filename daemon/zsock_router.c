@@ -150,7 +150,7 @@ void zrouter_expire(zrouter *r, uint64_t now_ns, uint32_t hello_ms) {
 
 void zrouter_close(zrouter *r, int linger_ms) {
     if (!r) return;
-    zconns_close(&r->conns);
+    zconns_close(&r->conns, r->socket);
     zopt_int(r->socket, ZMQ_LINGER, linger_ms);
     zmq_close(r->socket);
     map_done(&r->by_id);

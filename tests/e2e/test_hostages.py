@@ -182,7 +182,7 @@ def test_a_self_chosen_routing_id_is_cut_and_counted(daemon, identity):
         s.connect(d.ingest)
         s.send_multipart([b"", wire.pack(kind=wire.HELLO), b"{}"])
     assert until(lambda: d.ledger()["cuts"]["identity"] >= 1)
-    assert "identity" in d.text() or "routing id" in d.text()
+    assert until(lambda: "identity" in d.text() or "routing id" in d.text())
     for _ in range(4):
         assert others_are_served(d, 0.1) > 0
     s.close()

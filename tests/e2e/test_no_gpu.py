@@ -6,7 +6,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from conftest import NCTD, SLOW
+from conftest import NCTD, SLOW, until
 
 
 def gpu_here():
@@ -69,7 +69,7 @@ def test_auto_serves(start):
         assert c.welcome["plan"]
         assert c.welcome["engine_memory"] == {"pinned_bytes": 0, "unpinned_bytes": 0, "device_bytes": 0, "fallback": 0}
         assert c.ask("default/a", np.ones((128, 64), np.float32)).h.status == 0
-    assert "engine.engine = auto: computing on the CPU (" in d.text()
+    assert until(lambda: "engine.engine = auto: computing on the CPU (" in d.text())
 
 
 def test_cuda_does_not_serve(start):

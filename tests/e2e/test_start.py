@@ -222,7 +222,7 @@ def test_a_dumped_configuration_is_the_same_configuration(model, tmp_path):
 
 def test_no_model_at_all_serves_the_default_layer_and_says_so(start):
     d = start()
-    assert "freshly initialised layer" in d.text() and "128->256" in d.text()
+    assert until(lambda: "freshly initialised layer" in d.text() and "128->256" in d.text())
 
 
 # ---- models ---------------------------------------------------------------------------------------------------------
