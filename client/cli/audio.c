@@ -65,7 +65,11 @@ static int open_sound(audio *a, nct_why *why) {
         lseek(a->fd, 0, SEEK_SET);
     }
     a->file = sf_open_fd(a->fd, SFM_READ, &si, SF_FALSE);
-    if (!a->file) return refuse(why, -EINVAL, "cannot be read as sound: %s", sf_strerror(NULL));
+    if (!a->file) {
+        const char *said = sf_strerror(NULL); /* of a sample rate of 0 it speaks as if its caller were wrong */
+        if (strstr(said, "SF_INFO")) said = "its header gives no sample rate (0 Hz) or no format";
+        return refuse(why, -EINVAL, "cannot be read as sound: %s", said);
+    }
     if (si.channels < 1 || si.samplerate < 1)
         return refuse(why, -EINVAL, "its header says %d channels at %d Hz", si.channels, si.samplerate);
     describe(a, &si);

@@ -391,14 +391,21 @@ def test_viewers_and_open_requests_do_not_hold_up_the_end(start, small_model):
 
 
 @pytest.mark.sanitize
-def test_a_refused_reload_is_seen(start, small_model):
+def test_how_a_reload_ended_is_seen(start, small_model):
+    """Refused, then unchanged, then applied: counted by result, with its time; the page's facts have the reason."""
     d = start({**HTTP, **models(small_model, 1)})
     m = scrape(d)
     assert m["nctd_last_reload_success"].value() == 1 and m["nctd_last_reload_timestamp_seconds"].value() == 0
-    d.signal(signal.SIGHUP)
-    assert until(lambda: sum(scrape(d)["nctd_reloads_total"].samples.values()) == 1)
-    m = scrape(d)
-    if m["nctd_reloads_total"].value(result="refused"):
-        assert m["nctd_last_reload_success"].value() == 0
-        assert status(d)["reload"]["last"] == "refused" and status(d)["reload"]["why"]
-    assert abs(m["nctd_last_reload_timestamp_seconds"].value() - time.time()) < 60 * SLOW
+    last = 0
+    for n, (change, result) in enumerate([({"max_frames": 0}, "refused"), ({}, "unchanged"), ({"max_frames": 5}, "applied")]):
+        d.sections["batch"] = change
+        d.write_conf()
+        d.signal(signal.SIGHUP)
+        assert until(lambda: sum(scrape(d)["nctd_reloads_total"].samples.values()) == n + 1)
+        m, told = scrape(d), status(d)["reload"]
+        assert m["nctd_reloads_total"].value(result=result) == 1, m["nctd_reloads_total"].samples
+        assert m["nctd_last_reload_success"].value() == (result != "refused")
+        assert told["last"] == result and ("max_frames" in told["why"]) == (result == "refused"), told
+        when = m["nctd_last_reload_timestamp_seconds"].value()
+        assert when >= last and abs(when - time.time()) < 60 * SLOW
+        last = when

@@ -106,7 +106,7 @@ def test_truncated_files(pipe, tmp_path):
 def test_channels_that_do_not_match(tmp_path):
     fails(nct("run", *MODEL, data("A11_mono.wav"), "-o", tmp_path / "o.wav"), 1, "file has 1 channel, model layer wants 2")
     fails(nct("run", *MODEL, data("A11_9ch.wav"), "-o", tmp_path / "o.wav"), 1, "file has 9 channels, model layer wants 2")
-    fails(nct("run", *MODEL, data("A11_1025ch.wav"), "-o", tmp_path / "o.wav"), 1, "hannel")
+    fails(nct("run", *MODEL, data("A11_1025ch.wav"), "-o", tmp_path / "o.wav"), 1, "Too many channels")
     assert not os.listdir(tmp_path)
 
 
@@ -134,15 +134,6 @@ def test_64_channels_in_file_order(tmp_path):
     close(np.load(tmp_path / "o.npy"), *oracle(x, model))
 
 
-def test_a_flac_of_16_million_samples(tmp_path):
-    name, model = data("A14_flac_3ch_5592406f.flac"), data("B0_good_in3.safetensors")
-    r = ok(nct("run", "--model", model, "-p", "num_groups=2", name, "-o", tmp_path / "o.npy", "--json"))
-    first = objects(r)[0]
-    assert first["steps_in"] == 5592406 and first["pieces"] > 1
-    y = np.load(tmp_path / "o.npy", mmap_mode="r")
-    assert y.shape[1] == first["steps_out"] and np.isfinite(y).all()
-
-
 def test_nine_channels_to_flac_are_refused_before_any_work(tmp_path):
     rng = np.random.default_rng(2)
     model = save_model(tmp_path / "m.safetensors", rng.normal(size=(9, 2, 3)), num_groups=3)
@@ -159,7 +150,7 @@ def test_empty_and_short_input(tmp_path):
     fails(nct("run", *MODEL, data("A12_1_frame.wav"), "-o", out), 1, "T = 1", "K = 3")
     fails(nct("run", *MODEL, data("A12_2_frames_shorter_than_kernel.wav"), "-o", out), 1, "T = 2", "K = 3")
     fails(nct("run", *MODEL, data("A11_channels_0.wav"), "-o", out), 1, "Channel count is zero")
-    fails(nct("run", *MODEL, data("A11_samplerate_0.wav"), "-o", out), 1)
+    fails(nct("run", *MODEL, data("A11_samplerate_0.wav"), "-o", out), 1, "no sample rate (0 Hz)")
     assert not out.exists()
     r = ok(nct("run", *MODEL, data("A12_zero_frames_stereo.wav"), "-o", out))
     assert b"holds no samples; the result is empty" in r.stderr

@@ -1,4 +1,5 @@
 """nct run on what does not fit one frame: cut into pieces, equal to PyTorch on the whole, in bounded memory."""
+import json
 import os
 import subprocess
 import threading
@@ -158,6 +159,19 @@ def check_long(x, y, model, groups):
         close(np.asarray(y[:, at:at + c.shape[1]]), (z * m["norm.weight"][:, None] + m["norm.bias"][:, None]).numpy(), bound)
 
 
+def test_a_flac_of_16_million_samples(tmp_path):
+    """a13: 26 kB on disk, all of it arrives, and neither process holds it whole."""
+    import soundfile
+    name, model = data("A14_flac_3ch_5592406f.flac"), data("B0_good_in3.safetensors")
+    code, out, err, peak_mb = run_measured(["run", "--model", model, "-p", "num_groups=2", name, "-o", tmp_path / "o.npy", "--json"])
+    assert code == 0, err
+    first = json.loads(out.splitlines()[0])
+    assert first["steps_in"] == 5592406 and first["pieces"] > 1 and peak_mb < 500
+    x = soundfile.read(name, dtype="int16")[0]
+    assert x[0].tolist() == [1, 2, 3] and x[-1].tolist() == [11, 22, 33]
+    check_long(x, np.load(tmp_path / "o.npy", mmap_mode="r"), model, 2)
+
+
 LONG = os.environ.get("NCT_LONG") == "1"  # the whole 40 minutes and the whole hour
 
 
@@ -175,7 +189,6 @@ def test_long_recordings(channels, rate, seconds, tmp_path):
     assert peak_mb < 500
     check_long(x, np.load(tmp_path / "o.npy", mmap_mode="r"), model, groups)
     if LONG:
-        import json
         lines = [json.loads(line) for line in err.splitlines() if line.startswith(b"{")]
         shares = [line["fraction"] for line in lines if line["fraction"] is not None]
         assert len(shares) > 3 and shares == sorted(shares) and 0 <= shares[0] and shares[-1] <= 1
