@@ -169,6 +169,12 @@ static int try_kernels(const gpu_list *list, nct_why *why) {
                 free_bytes, total);
             return error;
         }
+        if (error == -ENOMEM) {
+            snprintf(why->text, sizeof why->text,
+                "GPU %d has %llu bytes of device memory, and too few of them are free for a context: free the GPU", i,
+                (unsigned long long)list->at[i].bytes);
+            return error;
+        }
         snprintf(why->text, sizeof why->text, "GPU %d (%s, sm_%d) cannot run this nctd's kernels: %.300s", i,
             list->at[i].name, list->at[i].cc, inner.text);
         return -ENODEV;

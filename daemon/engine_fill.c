@@ -80,7 +80,8 @@ int fill_begin(slot *s, nct_why *why) {
 enum {
     FILL_BYTES = 2 << 20, /* a turn, for each thread that copies: flow.md 14 */
     PIECES_MAX = 256,
-    POOL_BYTES = 512 << 10 /* below that, waking threads costs more than they save */
+    PART_BYTES = 128 << 10,
+    POOL_BYTES = 1 << 20 /* below that, waking threads costs more than they save */
 };
 typedef struct {
     const frame *f;
@@ -90,6 +91,7 @@ typedef struct {
 typedef struct {
     int32_t n;
     size_t bytes;
+    atomic_size_t next; /* byte of the set that nobody has taken yet */
     copy_piece at[PIECES_MAX];
 } copy_set;
 
@@ -104,11 +106,7 @@ static int64_t part_before(const copy_piece *p, size_t at, size_t end) {
     return n < p->n ? n : p->n;
 }
 
-/* An even share of the set's bytes. */
-static void copy_share(void *ctx, int32_t worker, int32_t n_workers) {
-    const copy_set *set = ctx;
-    size_t lo = set->bytes * (size_t)worker / (size_t)n_workers,
-           hi = set->bytes * (size_t)(worker + 1) / (size_t)n_workers;
+static void copy_bytes(const copy_set *set, size_t lo, size_t hi) {
     size_t at = 0;
     for (int32_t i = 0; i < set->n && at < hi; i++) {
         const copy_piece *p = &set->at[i];
@@ -116,6 +114,15 @@ static void copy_share(void *ctx, int32_t worker, int32_t n_workers) {
         if (to > from) rows_copy_in(p->f, p->x, p->from + from, to - from);
         at += (size_t)p->n * rows_dtype_bytes(p->f->h.dtype);
     }
+}
+
+/* Takes a part after another until there is none: a thread that wakes late does less, and nobody waits for it long. */
+static void copy_share(void *ctx, int32_t worker, int32_t n_workers) {
+    copy_set *set = ctx;
+    size_t lo;
+    (void)worker, (void)n_workers;
+    while ((lo = atomic_fetch_add(&set->next, PART_BYTES)) < set->bytes)
+        copy_bytes(set, lo, lo + PART_BYTES < set->bytes ? lo + PART_BYTES : set->bytes);
 }
 
 /* Adds what is left of the row, or what the budget allows. False: the row is not whole. */
@@ -146,12 +153,12 @@ bool fill_step(slot *s, size_t *budget) {
         copy_set set;
         int32_t first = s->row;
         set.n = 0;
-        set.bytes = 0;
+        set.bytes = set.next = 0;
         while (on && s->row < s->b->n_frames && set.n < PIECES_MAX) on = plan_piece(s, &set, budget);
         if (s->e->copiers && set.bytes >= POOL_BYTES)
             pool_run(s->e->copiers, copy_share, &set);
         else
-            copy_share(&set, 0, 1);
+            copy_bytes(&set, 0, set.bytes);
         for (int32_t n = first; n < s->row; n++) row_is_in(s, n);
     }
     return s->row == s->b->n_frames;

@@ -1,6 +1,6 @@
 /* bench_engine.c: the CUDA engine without ZeroMQ: does copying in, computing and copying out overlap?
  *
- *     bench_engine [--seconds 1] [--json FILE]
+ *     bench_engine [--seconds 1] [--threads N] [--json FILE]
  *
  * The default batch (16 frames of (128, 1024) f32 -> (256, 1024)) through engine.slots = 1, 2 and 3: slots that were
  * filled once are launched again and again (what the device does), and the whole engine with frames of one payload
@@ -28,6 +28,7 @@ struct generation {
 static struct generation made;
 static float payload[C_IN * T];
 static double seconds = 1;
+static int threads; /* that copy in; 0: as nctd chooses */
 static FILE *json;
 static char origin[600];
 
@@ -149,14 +150,15 @@ static void on_batch(void *ctx, batch *over) {
 }
 
 static void open_bench(bench *b, int slots) {
-    char many[32];
+    char many[32], copiers[32];
     nct_why why = {""};
     config_why cwhy;
     snprintf(many, sizeof many, "engine.slots=%d", slots);
-    const char *const conf[] = {many, "engine.slot_bytes=32M", "batch.max_frames=16"};
+    snprintf(copiers, sizeof copiers, "engine.threads=%d", threads);
+    const char *const conf[] = {many, copiers, "engine.slot_bytes=32M", "batch.max_frames=16"};
     memset(b, 0, sizeof *b);
     uv_loop_init(&b->loop);
-    if (config_load(&b->cfg, NULL, conf, 3, &cwhy)) die(cwhy.text);
+    if (config_load(&b->cfg, NULL, conf, 4, &cwhy)) die(cwhy.text);
     batcher_limits limits = {.max_frames = N, .max_delay_us = 1000000, .slot_bytes = b->cfg->engine.slot_bytes};
     if (arena_new(&b->a, 128 << 20) || batcher_new(&b->b, &limits)) die("no memory");
     engine_setup setup = {.loop = &b->loop,
@@ -310,10 +312,12 @@ static void make_layer(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct option names[] = {{"seconds", 1, NULL, 's'}, {"json", 1, NULL, 'j'}, {0}};
+    static const struct option names[] = {
+        {"seconds", 1, NULL, 's'}, {"json", 1, NULL, 'j'}, {"threads", 1, NULL, 't'}, {0}};
     int devices = 0;
     for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
         if (c == 's') seconds = atof(optarg);
+        if (c == 't') threads = atoi(optarg);
         if (c == 'j') json = fopen(optarg, "we");
         if (c == '?') return 2;
     }

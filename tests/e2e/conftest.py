@@ -43,6 +43,7 @@ class Daemon:
             base.setdefault(name, {}).update(keys)
         if base["engine"]["engine"] == "cuda":  # these say how the CPU is shared
             base["engine"] = {k: v for k, v in base["engine"].items() if k not in ("instances", "cpu_variant")}
+            base["engine"]["slots"] = max(2, base["engine"].get("slots", 3))
         if tcp:
             base["ingest"]["endpoint"] = f"tcp://127.0.0.1:{free_port()}"
             base["publish"]["endpoint"] = f"tcp://127.0.0.1:{free_port()}"

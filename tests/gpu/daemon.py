@@ -65,7 +65,7 @@ def serve(folder, sections, nctd=None, fault=None, wait=True, env=None, **option
         self.reader = stories.threading.Thread(target=self._read, daemon=True)
         self.reader.start()
         if wait:
-            self.client(timeout_s=60).close()
+            self.client(timeout_s=30).close()
 
     wrapped.start = start
     return wrapped(folder, sections, wait=wait, env=env, **options)
