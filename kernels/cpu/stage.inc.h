@@ -141,18 +141,45 @@ INLINE int64_t slice_first(const cpu_plan *plan, const cpu_source *src, const cp
     return t0 * plan->stride + (int64_t)s->k0 * plan->dilation - src->pad_left;
 }
 
+/* n steps of each of 2 or 4 phases of a row, `pitch` apart; whole vectors are read and written. */
+INLINE void phases_split(const float *x, const int stride, int32_t n, int64_t pitch, float *out) {
+    for (int32_t i = 0; i < n; i += LANES, x += stride * LANES) {
+        vf e0 = EVEN(load(x), load(x + LANES)), o0 = ODD(load(x), load(x + LANES));
+        if (stride == 2) {
+            store(out + i, e0);
+            store(out + pitch + i, o0);
+            continue;
+        }
+        const float *p = x + 2 * LANES;
+        vf e1 = EVEN(load(p), load(p + LANES)), o1 = ODD(load(p), load(p + LANES));
+        store(out + i, EVEN(e0, e1));
+        store(out + pitch + i, EVEN(o0, o1));
+        store(out + 2 * pitch + i, ODD(e0, e1));
+        store(out + 3 * pitch + i, ODD(o0, o1));
+    }
+}
+
 /* The first n outputs' part of a tile, n rounded up to whole vectors by the caller. */
 static void slice_stage(const cpu_plan *plan, const cpu_source *src, int64_t channel, const cpu_slice *s, int64_t t0,
     int32_t n, float *out) {
-    int64_t first = slice_first(plan, src, s, t0);
+    int64_t first = slice_first(plan, src, s, t0), stride = plan->stride;
     int32_t need = plan->seg_need - plan->tile + n;
     int32_t segments = plan->seg_step == 1 ? plan->segments : s->n_k;
+    int split = src->dtype == NCT_F32 && plan->seg_step == 1 && plan->segments == stride &&
+                (stride == 2 || stride == 4) && first >= 0 && first + round_up(need, LANES) * stride <= src->t_in;
     for (int32_t c = 0; c < s->n_ci; c++) {
         int64_t row = src->off + (channel + c) * src->pitch;
         float *x = out + (int64_t)c * plan->pitch;
-        for (int32_t q = 0; q < segments; q++)
-            segment_stage(
-                x + (int64_t)q * plan->seg_len, src, row, first + (int64_t)q * plan->seg_step, plan->stride, need);
+        const float *from = (const float *)src->x + row + first;
+        if (split && stride == 2) {
+            phases_split(from, 2, need, plan->seg_len, x);
+        } else if (split) {
+            phases_split(from, 4, need, plan->seg_len, x);
+        } else {
+            for (int32_t q = 0; q < segments; q++)
+                segment_stage(
+                    x + (int64_t)q * plan->seg_len, src, row, first + (int64_t)q * plan->seg_step, stride, need);
+        }
     }
 }
 

@@ -10,23 +10,6 @@
 
 enum { PAIRS = CPU_WINO / 2, WINO_CHUNK = 8 * CPU_ROWS };
 
-#if LANES == 16
-    #define EVEN(a, b) __builtin_shuffle(a, b, (vi){0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30})
-    #define ODD(a, b)  __builtin_shuffle(a, b, (vi){1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31})
-    #define LOW(a, b)  __builtin_shuffle(a, b, (vi){0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23})
-    #define HIGH(a, b) __builtin_shuffle(a, b, (vi){8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31})
-#elif LANES == 8
-    #define EVEN(a, b) __builtin_shuffle(a, b, (vi){0, 2, 4, 6, 8, 10, 12, 14})
-    #define ODD(a, b)  __builtin_shuffle(a, b, (vi){1, 3, 5, 7, 9, 11, 13, 15})
-    #define LOW(a, b)  __builtin_shuffle(a, b, (vi){0, 8, 1, 9, 2, 10, 3, 11})
-    #define HIGH(a, b) __builtin_shuffle(a, b, (vi){4, 12, 5, 13, 6, 14, 7, 15})
-#else
-    #define EVEN(a, b) __builtin_shuffle(a, b, (vi){0, 2, 4, 6})
-    #define ODD(a, b)  __builtin_shuffle(a, b, (vi){1, 3, 5, 7})
-    #define LOW(a, b)  __builtin_shuffle(a, b, (vi){0, 4, 1, 5})
-    #define HIGH(a, b) __builtin_shuffle(a, b, (vi){2, 6, 3, 7})
-#endif
-
 enum { WINO_STEPS = CPU_WINO + 2, WINO_STAGED = 8 };
 
 /* u[product][pair] of a channel, from its x; products lie `product` floats apart. */
@@ -157,7 +140,3 @@ static void wino_tile(const cpu_layer *c, const cpu_source *src, int32_t group, 
     for (int32_t co = lo; src->isolate && co < hi; co++)
         wino_isolate(c, src, group, co, t0, n, dst.y + (co - lo) * dst.pitch, x_tile, part);
 }
-#undef EVEN
-#undef ODD
-#undef LOW
-#undef HIGH
