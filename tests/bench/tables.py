@@ -74,10 +74,33 @@ def gpu():
         return "No figures yet: `make bench-gpu`."
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     slower = sum(r < 1 for r in ratios)
-    return (f"{found[0]['hardware']}, {found[0]['date']}, PyTorch {found[0]['torch']}. Geometric mean against the best eager "
-            f"PyTorch: {mean:.2f}x; slower in {slower} of {len(ratios)} rows. "
-            "Ours and the peers were timed in separate runs on one kind of card; each line of the file names its run.\n\n"
+    runs = {r["command"] for r in found if r["impl"] == "nct" or r["impl"].startswith("torch")}
+    apart = " Ours and the peers were timed in separate runs on one kind of card; each line of the file names its run." if len(runs) > 1 else ""
+    return (f"{found[0]['hardware']}, {found[0]['date']}, PyTorch {found[0]['torch']}. Geometric mean against the best PyTorch: "
+            f"{mean:.2f}x; slower in {slower} of {len(ratios)} rows.{apart}\n\n"
             + table(["shape", "tf32 µs", "floor", "PyTorch / ours", "bf16 µs", "floor", "PyTorch / ours"], lines))
+
+
+def gpu_more():
+    """What else was measured on the GPU host: shapes nobody chose, the engine's overlap, the daemon, the checkers."""
+    said = []
+    for r in (r for r in rows("gpu-random.json") if r["bench"] == "gpu-layer-summary"):
+        said.append(f"{r['rows'] // 2} random layers in tf32 and bf16 against the best eager PyTorch: geometric mean {r['geometric_mean']:.2f}x, "
+                    f"slower in {len(r['slower_than_a_peer'])} of {r['rows']}.")
+    overlap = {(r["what"], r["slots"]): r for r in rows("gpu-overlap.json") if r["bench"] == "engine"}
+    if ("whole engine", 3) in overlap:
+        said.append("The engine without ZeroMQ on the default batch (16 frames of 128 x 1024 f32), as a part of the rate of plain copies in both directions: "
+                    + ", ".join(f"{n} slot{'s' * (n > 1)} {overlap['whole engine', n]['of_duplex']:.2f}" for n in (1, 2, 3))
+                    + f" (payloads filled once: {overlap['filled once', 3]['of_duplex']:.2f} with 3).")
+    for r in rows("gpu-sanitizer.json"):
+        said.append(f"compute-sanitizer {r['tool']}: {r['errors']} errors in {r['jobs']} small jobs over {r['rows_run']} of {r['rows']} kernel rows.")
+    found = [r for r in rows("gpu-daemon.json") if r["bench"] == "daemon" and r["impl"] == "nctd" and r["engine"] == "cuda"]
+    lines = [[r["frame"].replace("x", " × "), r["clients"], r["frames_s"], f"{r['p50_us'] / 1000:.2f}", f"{r['p99_us'] / 1000:.2f}",
+              f"{r['of_echo']:.2f}", r["server_cpu_us"]] for r in found]
+    text = "\n".join(f"- {x}" for x in said)
+    if lines:
+        text += "\n\n" + table(["frame", "clients", "frames/s", "p50 ms", "p99 ms", "of the echo's rate", "server CPU µs a frame"], lines)
+    return text or "No figures yet: `make bench-gpu bench-engine`."
 
 
 def daemon():
@@ -123,7 +146,7 @@ def latency():
     return "\n\n".join(text) or "No figures yet: `make bench-latency`."
 
 
-TABLES = {"cpu": cpu, "gpu": gpu, "daemon": daemon, "latency": latency}
+TABLES = {"cpu": cpu, "gpu": gpu, "gpu-more": gpu_more, "daemon": daemon, "latency": latency}
 
 
 def main():
