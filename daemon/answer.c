@@ -106,7 +106,8 @@ static void send_failed(answers *a, zpeer *p, session *s, int error) {
         if (!p->cut) log_warning("client cut: no room for one more answer client=%s", s ? s->client : "");
         zrouter_cut(a->router, p, CUT_full);
     }
-    if (s) sessions_fail(a->ss, s);
+    /* One that has left and still has frames to be read: they are received first, and then end with it. */
+    if (s && !(p && p->left)) sessions_fail(a->ss, s);
 }
 
 int answer_send(answers *a, session *s, wire_header *h, const char *topic, size_t topic_bytes, const answer_row *row,
@@ -186,11 +187,20 @@ void answer_plain(answers *a, zpeer *p, wire_header *h, const char *topic, const
     if (error) send_failed(a, p, s, error);
 }
 
-/* A session that holds answers and takes one now and then is slow, not stalled. */
-static bool stalled(const session *s, uint64_t now_ns, uint32_t stall_ms) {
+/* A session that holds answers and takes one now and then, or bytes of one (a large answer on a slow link), is slow, not
+ * stalled. The bytes are looked at from a quarter of stall_ms on: before that, sending goes on anyway. */
+static bool stalled(session *s, uint64_t now_ns, uint32_t stall_ms) {
     if (!s->held_first) return false;
     uint64_t since = s->held_first->t_ns > s->t_let_go_ns ? s->held_first->t_ns : s->t_let_go_ns;
-    return now_ns > since && now_ns - since > stall_ms * 1000000ull;
+    if (now_ns <= since || now_ns - since < stall_ms * 250000ull) return false;
+    uint64_t bytes = zpeer_progress(s->peer);
+    if (s->watched_since_ns != since) {
+        s->watched_since_ns = s->t_progress_ns = since;
+        s->progress = bytes;
+    }
+    if (bytes != s->progress) s->t_progress_ns = now_ns;
+    s->progress = bytes;
+    return now_ns - s->t_progress_ns > stall_ms * 1000000ull;
 }
 
 void answers_expire(answers *a, uint64_t now_ns, uint32_t stall_ms) {

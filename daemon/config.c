@@ -1,7 +1,6 @@
 /* config.c: reads configuration text into a struct config: values, bounds, models, and what goes together.
  * Called by main (start, reload) on any thread; owns nothing global, logs nothing. The grammar is ini.c's,
  * the keys are config.def's, the layer parameters of a [model] are kernels/model's. */
-#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <libgen.h>
@@ -9,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include "config_value.h"
 #include "wire.h"
 
@@ -17,6 +17,7 @@
 typedef struct {
     config *c;
     const char *file;
+    int file_number;
     config_model *model; /* the [model NAME] we are in */
     char section[32];
     int *seen; /* per option: line in this file, 0 not yet */
@@ -55,6 +56,11 @@ static int on_section(void *ctx, const char *name, const char *word, int line, i
             return config_ini_fail(
                 why, "[model %s]: a name is 1 to 64 of A-Z a-z 0-9 . _ - and begins with a letter or digit", word);
         if (!(r->model = model_get(r->c, word))) return config_ini_fail(why, "no memory");
+        if (r->model->line && r->model->file_number == r->file_number)
+            return config_ini_fail(
+                why, "[model %s] is there twice in this file; first in line %d", word, r->model->line);
+        r->model->file_number = r->file_number;
+        r->model->line = line;
         if (!r->model->origin[0]) snprintf(r->model->origin, sizeof r->model->origin, "%s:%d", r->file, line);
         return 0;
     }
@@ -214,25 +220,35 @@ fail_memory:
     return -ENOMEM;
 }
 
-static int read_text(config *c, const char *name, const char *text, size_t len, config_why *why) {
+static int read_text(config *c, const char *name, int number, const char *text, size_t len, config_why *why) {
     int *seen = calloc((size_t)config_options_count, sizeof *seen), line = 0;
     if (!seen) return fail(why, -ENOMEM, "no memory");
-    reading r = {.c = c, .file = name, .seen = seen};
+    reading r = {.c = c, .file = name, .file_number = number, .seen = seen};
     ini_why text_why = {{0}};
     int e = ini_parse(text, len, &(ini_reader){on_section, on_entry, &r}, &line, &text_why);
     free(seen);
     return e ? fail(why, e, "%s:%d: %s", name, line, text_why.text) : 0;
 }
 
-static int read_file(config *c, const char *path, config_why *why) {
-    FILE *f = fopen(path, "re");
-    if (!f) return fail(why, -errno, "%s: cannot be opened: %s", path, strerror(errno));
+/* A FIFO would be waited for without end, by a reload as well; /dev/null is an empty file to everybody. */
+static int open_regular(const char *path, const char *what, FILE **ret, config_why *why) {
+    struct stat st;
+    if (!stat(path, &st) && !S_ISREG(st.st_mode) && !(S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3)))
+        return fail(why, -EINVAL, "%s: not a regular file; %s", path, what);
+    *ret = fopen(path, "re");
+    return *ret ? 0 : fail(why, -errno, "%s: cannot be opened: %s", path, strerror(errno));
+}
+
+static int read_file(config *c, const char *path, int number, const char *what, config_why *why) {
+    FILE *f;
+    int opened = open_regular(path, what, &f, why);
+    if (opened) return opened;
     char *text = malloc(FILE_BYTES_MAX + 1);
     size_t n = text ? fread(text, 1, FILE_BYTES_MAX + 1, f) : 0;
     int e = !text                ? fail(why, -ENOMEM, "no memory")
             : ferror(f)          ? fail(why, -EIO, "%s: cannot be read: %s", path, strerror(errno))
             : n > FILE_BYTES_MAX ? fail(why, -EINVAL, "%s: larger than 1 MiB, this is no configuration", path)
-                                 : read_text(c, path, text, n, why);
+                                 : read_text(c, path, number, text, n, why);
     fclose(f);
     free(text);
     return e;
@@ -247,14 +263,6 @@ static int by_name(const struct dirent **a, const struct dirent **b) {
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-/* A FIFO would be waited for without end, by a reload as well. */
-static int read_regular(config *c, const char *path, config_why *why) {
-    struct stat st;
-    if (!stat(path, &st) && !S_ISREG(st.st_mode))
-        return fail(why, -EINVAL, "%s: not a regular file; conf.d/*.conf are read as files: move it away", path);
-    return read_file(c, path, why);
-}
-
 static int read_folder(config *c, const char *path, config_why *why) {
     char copy[4096], folder[4128], name[4400];
     struct dirent **found;
@@ -265,7 +273,7 @@ static int read_folder(config *c, const char *path, config_why *why) {
     if (n < 0) return fail(why, -errno, "%s: cannot be read: %s", folder, strerror(errno));
     for (int i = 0; i < n; i++) {
         snprintf(name, sizeof name, "%s/%s", folder, found[i]->d_name);
-        if (!e) e = read_regular(c, name, why);
+        if (!e) e = read_file(c, name, i + 2, "conf.d/*.conf are read as files: move it away", why);
         free(found[i]);
     }
     free(found);
@@ -291,7 +299,7 @@ int config_load(config **ret, const char *path, const char *const *overrides, in
     config *c = NULL;
     int e = config_default(&c);
     if (e) return fail(why, e, "no memory");
-    if (path) e = read_file(c, path, why);
+    if (path) e = read_file(c, path, 1, "a reload reads it again: name one (-c FILE)", why);
     if (!e && path) e = read_folder(c, path, why);
     for (int i = 0; i < n_overrides && !e; i++) e = read_override(c, overrides[i], why);
     if (!e) e = check_together(c, why);
@@ -306,7 +314,7 @@ int config_parse(config **ret, const char *name, const char *text, size_t len, c
     config *c = NULL;
     int e = config_default(&c);
     if (e) return fail(why, e, "no memory");
-    e = read_text(c, name, text, len, why);
+    e = read_text(c, name, 1, text, len, why);
     if (!e) e = check_together(c, why);
     if (e)
         config_free(c);
@@ -332,52 +340,4 @@ void config_free(config *c) {
     free(c->models);
     free(c->origins);
     free(c);
-}
-
-int config_may_reload(const config *now, const config *next, config_why *why) {
-    char a[512], b[512];
-    for (int i = 0; i < config_options_count; i++) {
-        const option *o = &config_options[i];
-        if (o->when != OPTION_RESTART) continue;
-        config_value_text(now, o, a, sizeof a);
-        config_value_text(next, o, b, sizeof b);
-        if (strcmp(a, b))
-            return fail(why, -EPERM, "%s.%s changed from %s to %s: that needs a restart", o->section, o->key, a, b);
-    }
-    return 0;
-}
-
-bool config_differs(const config *now, const config *next) {
-    char a[512], b[512];
-    for (int i = 0; i < config_options_count; i++) {
-        const option *o = &config_options[i];
-        if (o->when != OPTION_RELOAD) continue;
-        config_value_text(now, o, a, sizeof a);
-        config_value_text(next, o, b, sizeof b);
-        if (strcmp(a, b)) return true;
-    }
-    return false;
-}
-
-static void swap_bytes(void *a, void *b, size_t n) {
-    unsigned char kept[sizeof(uint64_t)];
-    memcpy(kept, a, n);
-    memcpy(a, b, n);
-    memcpy(b, kept, n);
-}
-
-void config_swap(config *now, config *next) {
-    static const size_t bytes[] = {[OPTION_U32] = sizeof(C_U32),
-        [OPTION_BYTES] = sizeof(C_BYTES),
-        [OPTION_BOOL] = sizeof(C_BOOL),
-        [OPTION_ENUM] = sizeof(C_ENUM)};
-    for (int i = 0; i < config_options_count; i++) {
-        const option *o = &config_options[i];
-        if (o->when != OPTION_RELOAD) continue;
-        assert(o->type != OPTION_STR);
-        swap_bytes((char *)now + o->offset, (char *)next + o->offset, bytes[o->type]);
-    }
-    swap_bytes(&now->models, &next->models, sizeof now->models);
-    swap_bytes(&now->n_models, &next->n_models, sizeof now->n_models);
-    swap_bytes(&now->origins, &next->origins, sizeof now->origins);
 }

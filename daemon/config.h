@@ -25,7 +25,8 @@ typedef struct {
     uint64_t seed;           /* of a freshly made layer */
     model_setting *settings; /* layer parameters given here, for model_load */
     int32_t n_settings;
-    char origin[300]; /* file:line of the section, for messages */
+    char origin[300];      /* file:line of the section, for messages */
+    int file_number, line; /* where it was seen last: config.c's, to find a name twice in one file */
 } config_model;
 
 #define C_U32   uint32_t

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <uv.h>
 #include "ingest_own.h"
 #include "json_in.h"
 #include "log.h"
@@ -71,8 +72,10 @@ static void welcome_peer(ingest *in, const hello *h) {
     session *s = NULL;
     end_before(in, h->peer, h->previous);
     int error = sessions_open(in->ss, &s, h->peer, h->client, &why);
-    if (error) {
+    if (error) { /* it may ask again, and has hello_ms for it, or its place among the connections is another's */
         ingest_error(in, h->peer, &ids, "", error == -EUSERS ? error : -ENOBUFS, why.text, NULL);
+        h->peer->said_hello = false;
+        h->peer->t_accept_ns = uv_hrtime();
         return;
     }
     ledger_count(in->counts, COUNT_sessions);

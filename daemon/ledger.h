@@ -37,8 +37,8 @@
     XX(full, "no room to send it an answer")                                                                         \
     XX(faults, "1000 refusals in a row for its own faults")                                                          \
     XX(identity, "chose its own routing id")                                                                         \
-    XX(hello, "no HELLO within hello_ms")                                                                            \
-    XX(crowd, "more connections than max_clients allows")                                                            \
+    XX(hello, "no session within hello_ms: no HELLO, or a refused one")                                              \
+    XX(crowd, "more connections than are answered with a refusal")                                                   \
     XX(drain, "held answers when the daemon stopped")                                                                \
     XX(protocol, "ended by ZeroMQ: a part above the size limit, or not ZMTP")                                        \
     XX(key, "its key was taken off auth.client_keys, or has other rights now")

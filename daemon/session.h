@@ -33,8 +33,9 @@ typedef struct session {
     struct stream *streams;
     struct answer *held_first, *held_last; /* in ZeroMQ's hands, oldest first */
     uint32_t n_held;
-    uint64_t t_let_go_ns; /* it last took an answer */
-    char client[64];      /* what HELLO said of itself */
+    uint64_t t_let_go_ns;                               /* it last took an answer */
+    uint64_t watched_since_ns, progress, t_progress_ns; /* answer.c's: bytes it takes of the oldest one it holds */
+    char client[64];                                    /* what HELLO said of itself */
 } session;
 
 typedef struct {

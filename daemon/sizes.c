@@ -9,16 +9,35 @@
 #include "rows.h"
 
 #define DESCRIPTORS_OWN 128 /* sockets, eventfds, timers, logs, model files */
-#define CROWD           64  /* connections beyond max_clients, as spine.c */
+/* Connections beyond max_clients, on their way to HELLO or to a refusal with a sentence: as many as the descriptors allow,
+ * between these. Those beyond are cut as they come. */
+#define CROWD_MIN 64
+#define CROWD_MAX 1024
+
+static uint64_t sockets(const config *c) {
+    return c->publish.enabled ? 2 : 1;
+}
+
+/* Each connection and our duplicate. */
+static uint64_t descriptors(const config *c, uint64_t crowd) {
+    return DESCRIPTORS_OWN + 2 * sockets(c) * (c->limits.max_clients + crowd);
+}
+
+uint32_t sizes_crowd(const config *c) {
+    struct rlimit n;
+    if (getrlimit(RLIMIT_NOFILE, &n)) return CROWD_MIN;
+    uint64_t least = descriptors(c, 0), room = n.rlim_cur > least ? (n.rlim_cur - least) / (2 * sockets(c)) : 0;
+    return room < CROWD_MIN ? CROWD_MIN : room > CROWD_MAX ? CROWD_MAX : (uint32_t)room;
+}
 
 void sizes_of(const config *c, sizes *ret) {
     uint64_t per_engine = 2 * c->engine.slots * c->engine.slot_bytes;
-    uint64_t sockets = c->publish.enabled ? 2 : 1;
     *ret = (sizes){.queue = c->limits.queue_bytes,
         .arena = c->limits.arena_bytes,
         .slots = c->engine.instances * per_engine,
         .publish = c->publish.enabled ? c->publish.publish_bytes : 0,
-        .descriptors = DESCRIPTORS_OWN + 2 * sockets * (c->limits.max_clients + CROWD)}; /* each and our duplicate */
+        .descriptors = descriptors(c, CROWD_MIN),
+        .descriptors_wanted = descriptors(c, CROWD_MAX)};
     ret->total = ret->queue + ret->arena + ret->slots + ret->publish;
 }
 
@@ -58,8 +77,8 @@ static int check_one_frame(const config *c, config_why *why) {
 static int check_descriptors(const sizes *s, config_why *why) {
     struct rlimit n;
     if (getrlimit(RLIMIT_NOFILE, &n)) return 0;
-    if (n.rlim_cur < s->descriptors && n.rlim_max > n.rlim_cur) {
-        n.rlim_cur = n.rlim_max < s->descriptors ? n.rlim_max : s->descriptors;
+    if (n.rlim_cur < s->descriptors_wanted && n.rlim_max > n.rlim_cur) {
+        n.rlim_cur = n.rlim_max < s->descriptors_wanted ? n.rlim_max : s->descriptors_wanted;
         setrlimit(RLIMIT_NOFILE, &n);
     }
     if (n.rlim_cur >= s->descriptors) return 0;
@@ -107,5 +126,7 @@ void sizes_print(const config *c, int32_t n_gpus, size_t workspace, FILE *to) {
     fprintf(to, "  device   %14" PRIu64 "  GPU memory: slots' twins and workspaces, %d GPUs; weights beside it\n",
         gpus * per_gpu, n_gpus);
     fprintf(to, "  sum      %14" PRIu64 "  with one such subscriber\n", s.total);
-    fprintf(to, "file descriptors: %" PRIu64 "\n", s.descriptors);
+    fprintf(to,
+        "file descriptors: at least %" PRIu64 ", and up to %" PRIu64 " for refusing clients beyond max_clients\n",
+        s.descriptors, s.descriptors_wanted);
 }

@@ -9,8 +9,7 @@
 #include <sys/stat.h>
 #include "endpoints.h"
 #include "log.h"
-
-#define CROWD 64 /* connections beyond max_clients: on their way to HELLO, or to a refusal with a sentence */
+#include "sizes.h"
 
 static int say(nct_why *why, int error, const char *text) {
     snprintf(why->text, sizeof why->text, "%s", text[0] ? text : strerror(-error));
@@ -84,7 +83,7 @@ static int open_router(spine *s, zwhy *why) {
         .counts = &s->counts,
         .gone = {ingest_peer_gone, &s->ingest},
         .max_message_bytes = largest > 2 * WIRE_JSON_MAX ? largest : 2 * WIRE_JSON_MAX,
-        .max_connections = c->limits.max_clients + CROWD,
+        .max_connections = c->limits.max_clients + sizes_crowd(c),
         .send_hwm = (int)(2 * (c->limits.window + SESSION_SLACK) + 1000),
         .receive_hwm = (int)c->limits.window + SESSION_SLACK};
     return zrouter_new(&s->router, &setup, why);
@@ -94,7 +93,7 @@ static int open_pub(spine *s, zwhy *why) {
     zxpub_setup setup = {.ctx = s->ctx,
         .counts = &s->counts,
         .send_hwm = publisher_hwm(0, 1),
-        .max_connections = s->cfg->limits.max_clients + CROWD,
+        .max_connections = s->cfg->limits.max_clients + sizes_crowd(s->cfg),
         .may_subscribe = guard_may_subscribe,
         .may_ctx = &s->guard};
     return s->cfg->publish.enabled ? zxpub_new(&s->pub, &setup, why) : 0;

@@ -67,6 +67,8 @@ typedef struct zpeer {
     int fd, dup;                /* the connection's number as libzmq has it; our duplicate. -1: inproc */
     bool said_hello;            /* ingest's */
     bool cut;                   /* by us: what it still sends is dropped */
+    bool left;                  /* its connection has ended, and what it had sent before is still being read */
+    uint64_t t_left_ns;
 } zpeer;
 
 typedef struct {
@@ -106,7 +108,8 @@ int zrouter_new(zrouter **ret, const zrouter_setup *setup, zwhy *why);
 int zrouter_bind(zrouter *r, const char *endpoint, char ret_bound[256], zwhy *why);
 void zrouter_fds(const zrouter *r, int ret_fds[2]);
 void zrouter_monitor(zrouter *r, uint64_t now_ns); /* connections that came and went */
-/* 1 and a message (then zmsg_done), 0 when there is none, -EAGAIN when one was read and dropped. */
+/* 1 and a message (then zmsg_done), 0 when there is none, -EAGAIN when one was read and dropped. At 0 the peers that had
+ * left before go: `gone` is called here, after their last message. */
 int zrouter_recv(zrouter *r, zmsg *ret, uint64_t now_ns);
 void zmsg_done(zmsg *m);
 /* The part that would be the header in a message of the wrong shape (before the last one); NULL: none. */
@@ -119,6 +122,8 @@ typedef struct {
                                   is pushed on its list when ZeroMQ let go of it */
     const zenvelope *envelope; /* may be NULL */
 } zout;
+/* A number that moves while the peer takes bytes: what tcp has confirmed, or what of a unix socket waits to be read. */
+uint64_t zpeer_progress(const zpeer *p);
 /* Never waits. -EHOSTUNREACH: the connection is gone; -EAGAIN: no room; then nothing was taken. */
 int zrouter_send(zrouter *r, const zpeer *p, const zout *m);
 void zrouter_cut(zrouter *r, zpeer *p, cut_reason why); /* once; `gone` follows by the monitor */

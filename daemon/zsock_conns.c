@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +14,9 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+/* Under a flood the socket may never be empty; libzmq reads its connections in turn, so by then this one had its. */
+#define LEFT_NS 200000000u
 
 uint64_t zsock_cookie(int fd) {
     uint64_t cookie = 0;
@@ -76,6 +81,7 @@ static void drop(zconns *c, zpeer *p) {
     if (c->first == p) c->first = p->next;
     if (p->fd >= 0) c->by_fd[p->fd] = NULL;
     if (p->dup >= 0) close(p->dup);
+    c->n_left -= p->left;
     c->n--;
     free(p);
 }
@@ -92,6 +98,17 @@ void zconns_cut_if(zconns *c, zpeer_judge judge, void *ctx, cut_reason why) {
         if (judge(ctx, p)) zconns_cut(c, p, why);
 }
 
+uint64_t zpeer_progress(const zpeer *p) {
+    struct tcp_info info;
+    socklen_t len = sizeof info;
+    int bytes = 0;
+    memset(&info, 0, sizeof info);
+    if (p->dup >= 0 && !getsockopt(p->dup, IPPROTO_TCP, TCP_INFO, &info, &len) &&
+        len >= offsetof(struct tcp_info, tcpi_bytes_acked) + sizeof info.tcpi_bytes_acked)
+        return info.tcpi_bytes_acked;
+    return p->dup >= 0 && !ioctl(p->dup, SIOCOUTQ, &bytes) ? (uint64_t)bytes : 0;
+}
+
 void zconns_learn_user(zpeer *p, zmq_msg_t *part) {
     const char *user = zmq_msg_gets(part, "User-Id");
     if (user) snprintf(p->user, sizeof p->user, "%s", user);
@@ -102,7 +119,7 @@ bool zconns_unsent(const zconns *c) {
     for (const zpeer *p = c->first; p; p = p->next) {
         int domain = AF_UNIX, bytes = 0;
         socklen_t len = sizeof domain;
-        if (p->cut || p->dup < 0 || getsockopt(p->dup, SOL_SOCKET, SO_DOMAIN, &domain, &len)) continue;
+        if (p->cut || p->left || p->dup < 0 || getsockopt(p->dup, SOL_SOCKET, SO_DOMAIN, &domain, &len)) continue;
         if (domain != AF_UNIX && !ioctl(p->dup, SIOCOUTQ, &bytes) && bytes > 0) return true;
     }
     return false;
@@ -114,7 +131,7 @@ static void accepted(zconns *c, int fd, uint64_t now_ns) {
     c->counts->counts[COUNT_connections]++;
     c->n_accepted++;
     zpeer *p = zconns_add(c, fd, now_ns);
-    if (p && c->n > c->max) zconns_cut(c, p, CUT_crowd);
+    if (p && c->n - c->n_left > c->max) zconns_cut(c, p, CUT_crowd);
 }
 
 /* Our duplicate keeps the connection's state readable: neither the peer nor we ended it, so ZeroMQ did, for a part
@@ -125,12 +142,27 @@ static bool ended_by_zeromq(const zpeer *p) {
     return !(fd.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL));
 }
 
-static void disconnected(zconns *c, int fd) {
+/* What it sent before is in the socket's queue by now, behind this event: a client that sends and closes at once is read
+ * to its end. Its number may be another's next. */
+static void disconnected(zconns *c, int fd, uint64_t now_ns) {
     zpeer *p = zconns_at(c, fd);
     if (!p) return;
     c->counts->counts[COUNT_disconnects]++;
     if (ended_by_zeromq(p)) c->counts->cuts[CUT_protocol]++;
-    drop(c, p);
+    c->by_fd[fd] = NULL;
+    p->fd = -1;
+    p->left = true;
+    p->t_left_ns = now_ns;
+    c->n_left++;
+    if (p->cut || !p->id) drop(c, p); /* nothing of it is wanted, or it never spoke */
+}
+
+void zconns_leave(zconns *c, bool all, uint64_t now_ns) {
+    if (!c->n_left) return;
+    for (zpeer *p = c->first, *after; p; p = after) {
+        after = p->next;
+        if (p->left && (all || now_ns - p->t_left_ns > LEFT_NS)) drop(c, p);
+    }
 }
 
 static handshake_cause cause_of(uint16_t event, uint32_t value) {
@@ -153,7 +185,7 @@ void zconns_turn(zconns *c, uint64_t now_ns) {
         if (what == ZMQ_EVENT_ACCEPTED)
             accepted(c, (int)value, now_ns);
         else if (what == ZMQ_EVENT_DISCONNECTED)
-            disconnected(c, (int)value);
+            disconnected(c, (int)value, now_ns);
         else
             c->counts->handshakes[cause_of(what, value)]++;
     }

@@ -20,7 +20,7 @@ typedef struct {
     zpeer **by_fd; /* [n_fds] by libzmq's descriptor number */
     int n_fds;
     zpeer *first;
-    uint32_t n, max, n_accepted;
+    uint32_t n, max, n_accepted, n_left; /* n_left of n have ended, and may have messages that were not read yet */
     ledger *counts;
     zpeer_sink gone;
 } zconns;
@@ -42,6 +42,8 @@ int zsend_copy(void *socket, const void *p, size_t bytes, int flags);
 
 int zconns_init(zconns *c, zctx *ctx, void *socket, ledger *counts, uint32_t max, zpeer_sink gone);
 void zconns_turn(zconns *c, uint64_t now_ns);
+/* `gone` for those that left: all of them (nothing waits to be read), or those that left LEFT_NS ago. */
+void zconns_leave(zconns *c, bool all, uint64_t now_ns);
 zpeer *zconns_at(const zconns *c, int fd); /* NULL: none */
 /* A peer that no ACCEPTED announced (inproc): fd -1. NULL without memory. */
 zpeer *zconns_add(zconns *c, int fd, uint64_t now_ns);

@@ -122,6 +122,7 @@ void zrouter_fds(const zrouter *r, int ret_fds[2]) {
 }
 
 void zrouter_monitor(zrouter *r, uint64_t now_ns) {
+    zconns_leave(&r->conns, false, now_ns);
     zconns_turn(&r->conns, now_ns);
 }
 void zrouter_cut(zrouter *r, zpeer *p, cut_reason why) {
@@ -131,7 +132,7 @@ void zrouter_cut_if(zrouter *r, zpeer_judge judge, void *ctx, cut_reason why) {
     zconns_cut_if(&r->conns, judge, ctx, why);
 }
 uint32_t zrouter_connections(const zrouter *r) {
-    return r->conns.n;
+    return r->conns.n - r->conns.n_left;
 }
 
 bool zrouter_unsent(const zrouter *r) {
@@ -239,7 +240,10 @@ const zbuf *zmsg_header(const zmsg *m) {
 int zrouter_recv(zrouter *r, zmsg *ret, uint64_t now_ns) {
     zbuf id = {.kind = 0}, surplus = {.kind = 0};
     int more = zbuf_receive(&id, r->socket, ZMQ_DONTWAIT);
-    if (more < 0) return more == -EAGAIN ? 0 : -EAGAIN;
+    if (more < 0) {
+        zconns_leave(&r->conns, more == -EAGAIN, now_ns);
+        return more == -EAGAIN ? 0 : -EAGAIN;
+    }
     uint32_t number = id_number(&id);
     *ret = (zmsg){.peer = NULL};
     if (more <= 0) ret->peer = peer_of(r, number, &id, now_ns, &ret->self_named);

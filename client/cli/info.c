@@ -93,6 +93,7 @@ int cmd_info(int argc, char **argv) {
     }
     nct *c;
     served s;
+    if (served_absent(endpoint)) return CLI_NO_DAEMON;
     int code = served_connect(&c, &s, endpoint, timeout_s, 0);
     if (code) return code;
     if (json) {

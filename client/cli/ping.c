@@ -3,6 +3,7 @@
 #include "hist.h"
 #include "keys.h"
 #include "nct.h"
+#include "served.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,6 +63,7 @@ int cmd_ping(int argc, char **argv) {
     int code = read_options(&o, argc, argv);
     nct_options_init(&n);
     if (!code) code = keys_apply(&n);
+    if (!code && served_absent(o.endpoint)) code = CLI_NO_DAEMON;
     if (code) return code;
     hist *h = calloc(1, sizeof *h);
     n.timeout_ms = (int)(o.timeout_s * 1000);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static int refuse(nct_why *why, const char *what) {
     snprintf(why->text, sizeof why->text, "the daemon's WELCOME %s", what);
@@ -191,6 +192,13 @@ static void say_unreached(const char *endpoint, int error, const char *reason) {
         cli_say("%s; is nctd running? --connect ENDPOINT names another", reason);
     else
         cli_say("%s", reason);
+}
+
+int served_absent(const char *endpoint) {
+    struct stat st;
+    if (strncmp(endpoint, "ipc:///", 7) != 0 || !stat(endpoint + 6, &st) || errno != ENOENT) return 0;
+    cli_say("%s does not exist: is nctd running? --connect ENDPOINT names another", cli_quote(endpoint + 6));
+    return 1;
 }
 
 static void connect_options(nct_options *o, double timeout_s, int nonblock) {

@@ -5,8 +5,10 @@ import time
 import numpy as np
 import pytest
 
+import prom
 import wire
 from conftest import until
+from http_tools import get
 from reloading import *  # noqa: F401,F403 (fixtures are found by name)
 
 
@@ -131,3 +133,28 @@ def test_old_weights_are_given_back(start, manager, tmp_path):
             assert (m.h.status, m.h.generation) == (0, i + 2)
             seen.append(d.rss_kb())
     assert max(seen) - seen[0] < 80 << 10, seen
+
+
+def test_a_reload_that_does_not_end_shows(start, manager, model):
+    d = start({"model m": {"file": model, **PARAMS}, "http": {"enabled": "yes", "endpoint": "127.0.0.1:0"}},
+              env={"NOTIFY_SOCKET": manager.path})
+
+    def told():
+        return {name: f.value() for name, f in prom.parse(get(d, "/metrics")[2].decode()).items() if "reload" in name and
+                len(f.samples) == 1}
+    before = told()
+    assert (before["nctd_reload_pending"], before["nctd_reloads_asked_total"]) == (0, 0)
+    slow = Slow(d)
+    for _ in range(3):
+        d.signal(signal.SIGHUP)
+    assert until(slow.waits)
+    assert until(lambda: told()["nctd_reloads_asked_total"] >= 1)
+    stuck = told()
+    assert stuck["nctd_reload_pending"] == 1 and stuck["nctd_last_reload_timestamp_seconds"] == 0
+    assert facts(d)[1]["pending"] is True
+    slow.let_go()
+    if until(slow.waits, 2):  # signals that came while it ran are one more
+        assert told()["nctd_reload_pending"] == 1
+        slow.let_go()
+    assert until(lambda: told()["nctd_reload_pending"] == 0), d.text()
+    assert told()["nctd_last_reload_timestamp_seconds"] > 0 and facts(d)[1]["pending"] is False

@@ -74,6 +74,8 @@ static void every_fault_names_its_line_and_what_was_expected(void **state) {
     refused("[ingest]\ninsecure = maybe\n", "expected yes or no");
     refused(
         "[batch]\nmax_frames = 1\nmax_frames = 2\n", "t.conf:3: batch.max_frames is given twice; first in line 2");
+    refused("[model a]\nseed = 1\n[model b]\n[model a]\n",
+        "t.conf:4: [model a] is there twice in this file; first in line 1");
     refused("[model a/b]\n", "a name is 1 to 64");
     refused("[model]\n", "a name is 1 to 64");
     refused("[model a]\nmode = stream\n", "not there yet");
