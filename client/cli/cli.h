@@ -18,6 +18,7 @@
     XX(send, "FILE|-", "Send frames of a file or pipe to a stream of a running daemon.")                             \
     XX(sub, "[MODEL/[STREAM]]", "Show or record results as they are published.")                                     \
     XX(info, "", "What a daemon serves: models, parameters, limits, ledger.")                                        \
+    XX(top, "", "What a running daemon does: rates, latency, streams; refreshed, or --once.")                        \
     XX(ping, "", "Time of an answer from a daemon.")                                                                 \
     XX(bench, "", "Open-loop load: latency from the scheduled send, rates, ledger.")                                 \
     XX(model, "new|show|check FILE", "Make, look at and check model files.")                                         \
