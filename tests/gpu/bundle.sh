@@ -16,6 +16,6 @@ for path in nctd nct bench/echo_server; do
 done
 cp -L "$build/libnct_layer.so.0" "$build/libnct.so.0" "$out/lib/"
 [ ! -e "$build/libnct_gpu_oracle.so" ] || cp "$build/libnct_gpu_oracle.so" "$out/lib/"
-mkdir -p "$out/tests" && cp -r client/python "$out/python" && cp -r tests/gpu tests/bench "$out/tests/"
+mkdir -p "$out/tests" && cp -r client/python "$out/python" && cp -r tests/gpu tests/bench tests/e2e tests/data "$out/tests/"
 tar -C "$(dirname "$out")" -czf "$out.tar.gz" "$(basename "$out")"
 du -sh "$out" "$out.tar.gz"
