@@ -71,6 +71,34 @@ def test_gauges_of_the_gpu(run):
     assert d.stop() == 0
 
 
+NVML = """
+#include <unistd.h>
+int nvmlInit_v2(void) { return 0; }
+int nvmlDeviceGetHandleByPciBusId_v2(const char *pci, void **ret) { return *ret = (void *)pci, 0; }
+int nvmlDeviceGetMemoryInfo(void *device, unsigned long long *ret) { %s }
+int nvmlDeviceGetUtilizationRates(void *device, unsigned *ret) { return 999; }
+const char *nvmlErrorString(int error) { return "broken"; }
+"""
+
+
+@pytest.mark.parametrize("answer", ["return 999;", "for (;;) pause();"])
+def test_a_driver_that_does_not_answer(run, tmp_path, answer):
+    """NVML as it is when the driver fails or hangs: no gauges, and nothing waits for them."""
+    (tmp_path / "nvml.c").write_text(NVML % answer)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "libnvidia-ml.so.1", tmp_path / "nvml.c"], check=True)
+    port, sections = with_http(conf())
+    d = run(sections, env={"LD_LIBRARY_PATH": f"{tmp_path}:{os.environ.get('LD_LIBRARY_PATH', '')}"})
+    with d.client() as c:
+        for _ in range(4):
+            begin = time.monotonic()
+            text = get(port, "/metrics")[1]
+            assert time.monotonic() - begin < 1
+            assert "# TYPE nctd_gpu_memory_used_bytes gauge" in text and "nctd_gpu_memory_used_bytes{" not in text
+            assert c.ask("m/s", INPUTS[0]).h.status == 0
+            time.sleep(0.6)
+    assert d.stop() == 0
+
+
 def test_unaligned_weights(run):
     """Weights that begin at any byte of their file give the bits of the same weights in their place."""
     folder = os.path.join(os.path.dirname(E2E), "data")
