@@ -76,3 +76,23 @@ def test_cuda_does_not_serve(start):
     d = start({"engine": {"engine": "cuda", "gpu_wait_ms": 0}}, wait=False)
     assert d.wait() == 78
     assert "engine.engine = cuda: " in d.text() and "ready" not in d.text()
+
+
+def breaks_on_demand():
+    with open(NCTD, "rb") as f:
+        return b"NCTD_GPU_FAULT" in f.read()
+
+
+@pytest.mark.skipif(not breaks_on_demand(), reason="not a build with FAULTS=1")
+@pytest.mark.parametrize("folder", ["set", None])
+def test_an_mps_server_that_does_not_answer_is_named_and_not_asked_again(tmp_path, folder):
+    """e7: error 805 is a GPU that is not there, by the folder and the user who may not pass."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("CUDA_")} | {"NCTD_GPU_FAULT": "from=1,code=805,start"}
+    if folder:
+        env["CUDA_MPS_PIPE_DIRECTORY"] = str(tmp_path)
+    said = f'CUDA_MPS_PIPE_DIRECTORY = "{tmp_path if folder else "(its default)"}" does not answer user id {os.getuid()}'
+    for engine, code in (("cuda", 78), ("auto", 0)):
+        r = subprocess.run([NCTD, "--check", f"engine.engine={engine}", "engine.gpu_wait_ms=600000"], env=env, capture_output=True,
+                           text=True, timeout=60 * SLOW)  # had it waited for such a GPU, this would not do
+        assert r.returncode == code and "error 805" in r.stderr and said in r.stderr, r.stderr
+        assert "waiting up to" not in r.stderr

@@ -50,6 +50,7 @@ class Session:
         self.pinged = self.refusal = self.control = self.retry = None
         self.welcome, self.models, self.why = {}, {}, ""
         self.flight, self.ready = {}, collections.deque()
+        self.events = 0  # messages taken and connections lost: who turned for another knows that something came
         self.facts, self.opens, self.last_seq, self.stale = {}, set(), {}, set()
 
     # ---- one turn ----
@@ -137,6 +138,7 @@ class Session:
 
     def _lost(self, why):
         self.why = why
+        self.events += 1
         self.hello_after = time.monotonic() + (0 if self.phase == "live" else HELLO_AGAIN_S)
         self.phase, self.leaving, self.blocked, self.gone, self.pinged = "connecting", None, False, False, None
         self.retry = None
@@ -220,6 +222,7 @@ class Session:
     # ---- messages ----
 
     def _message(self, parts):
+        self.events += 1
         try:
             topic, h, payload = wire.unpack(parts)
         except NctError as e:

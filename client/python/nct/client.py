@@ -38,24 +38,31 @@ class Client:
         self._timeout, self._linger, self._pid = timeout, linger, os.getpid()
         self._s = Session(endpoint, name, ping, resend, curve)
         self._next_seq = {}
+        self._begin()
+
+    def _begin(self):
+        deadline = _deadline(self._timeout)
         try:
-            self._open()
+            while not self._opened():
+                if not self._s.wait(deadline):
+                    raise self._not_opened()
         except BaseException:
-            self._linger = 0
-            self.close()
+            self._abort()
             raise
 
-    def _open(self):
-        deadline = _deadline(self._timeout)
-        while True:
-            self._s.turn()
-            if self._s.phase == "live":
-                return
-            if self._s.refusal:
-                raise self._s.refusal
-            if not self._s.wait(deadline):
-                how = "connected, but no WELCOME" if self._s.link.connected else "no daemon answered"
-                raise NctError("ETIMEDOUT", f"{how} at {self._s.link.endpoint} within {self._timeout} s")
+    def _opened(self):
+        self._s.turn()
+        if self._s.phase != "live" and self._s.refusal:
+            raise self._s.refusal
+        return self._s.phase == "live"
+
+    def _not_opened(self):
+        how = "connected, but no WELCOME" if self._s.link.connected else "no daemon answered"
+        return NctError("ETIMEDOUT", f"{how} at {self._s.link.endpoint} within {self._timeout} s")
+
+    def _abort(self):
+        self._linger = 0
+        Client.close(self)
 
     def _own(self):
         if self._s is None:
@@ -134,11 +141,14 @@ class Client:
                 self._next_seq[f.topic] = (f.fields["seq"] + 1) % 2**64
                 return number
             if not block:
-                raise NctError("EAGAIN", f"{len(s.flight)} frames are in flight, the window is {s.window}"
-                               if s.phase == "live" else f"there is no session with {s.link.endpoint} at the moment")
+                raise self._no_place("EAGAIN")
             if not s.wait(deadline):
-                raise NctError("ETIMEDOUT", f"no place in the window: {len(s.flight)} frames in flight of {s.window}"
-                               if s.phase == "live" else f"there is no session with {s.link.endpoint} at the moment")
+                raise self._no_place("ETIMEDOUT")
+
+    def _no_place(self, name):
+        s = self._s
+        return NctError(name, f"no place: {len(s.flight)} frames are in flight, the window is {s.window}" if s.phase == "live" else
+                        f"there is no session with {s.link.endpoint} at the moment")
 
     def send(self, x, model="default", stream="python", *, block=True, **options):
         """Sends one frame, -> its request id. x: (C_in, T), or (T, C_in) with layout="TC"; float32, float16, bfloat16 and
@@ -234,9 +244,14 @@ class Client:
     def open_stream(self, stream, facts=None, model="default"):
         """Declares a stream's facts ({"sample_rate": 48000, "channels": [...], "unit": "Pa"}), -> its epoch. They are sent
         again after a reconnect."""
-        topic = wire.topic_of(model, stream)
-        payload = json.dumps(facts).encode() if facts else b""
-        epoch = self._ask(wire.OPEN, topic, payload, self._timeout).epoch
+        topic, payload = self._facts_of(stream, facts, model)
+        return self._stream_opened(topic, payload, self._ask(wire.OPEN, topic, payload, self._timeout).epoch)
+
+    @staticmethod
+    def _facts_of(stream, facts, model):
+        return wire.topic_of(model, stream), json.dumps(facts).encode() if facts else b""
+
+    def _stream_opened(self, topic, payload, epoch):
         self._s.facts[topic] = payload
         self._s.stale.discard(topic)
         self._s.last_seq.pop(topic, None)
@@ -249,9 +264,12 @@ class Client:
         try:
             self._ask(wire.CLOSE, topic, b"", self._timeout)
         finally:
-            for of in (self._s.facts, self._s.last_seq, self._next_seq):
-                of.pop(topic, None)
-            self._s.stale.discard(topic)
+            self._stream_closed(topic)
+
+    def _stream_closed(self, topic):
+        for of in (self._s.facts, self._s.last_seq, self._next_seq):
+            of.pop(topic, None)
+        self._s.stale.discard(topic)
 
     def ping(self, timeout=None):
         """Seconds from PING to PONG."""
