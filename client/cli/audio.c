@@ -234,3 +234,14 @@ void audio_close(audio *a) {
     if (a->fd >= 0) close(a->fd);
     free(a);
 }
+
+void audio_channels_differ(const audio_info *info, int is_raw, int wanted, char ret[256]) {
+    int n = snprintf(ret, 256, "file has %d channel%s, model layer wants %d; ", info->channels,
+        info->channels == 1 ? "" : "s", wanted);
+    if (is_raw)
+        snprintf(ret + n, 256 - (size_t)n, "--channels says how the input is laid out");
+    else
+        snprintf(ret + n, 256 - (size_t)n,
+            "convert it (ffmpeg -i FILE -ac %d NEW.wav), or take a model with in_channels %d", wanted,
+            info->channels);
+}

@@ -39,4 +39,6 @@ void audio_shorten(audio *a, int64_t steps);
  * SIGPIPE. For the end of work that went well; after a failure the writer is not waited for. */
 void audio_drain(audio *a);
 void audio_close(audio *a); /* NULL is fine */
+/* What is wrong and what to do when an input has other channels than the model. */
+void audio_channels_differ(const audio_info *info, int is_raw, int wanted, char ret[256]);
 #endif

@@ -3,6 +3,7 @@
  * Files are read and written by kernels/model*; here stand the command line and the table that a person reads. No daemon
  * is asked, no layer is launched. */
 #include "cli.h"
+#include "target.h"
 #include "model.h"
 #include "model_settings.h"
 #include <errno.h>
@@ -229,7 +230,9 @@ static int verb_new(const model_args *o) {
     }
     int r = model_fresh(&m, o->settings, o->n_settings, o->seed, &why);
     if (r) return refused(r, &why);
-    r = model_save(m, o->file, &why);
+    char *real = target_real(o->file); /* --force replaces what a link names */
+    r = model_save(m, real ? real : o->file, &why);
+    free(real);
     int code = CLI_OK;
     if (r) {
         cli_say("%s", why.text);

@@ -112,24 +112,21 @@ static void child(int fd, const private_daemon *d) {
     _exit(127);
 }
 
-/* Its end of the pair is closed: how did it end? Waits for the code no longer than a moment, and leaves it to private_stop(). */
-static int ended_early(const private_daemon *d, nct_why *why) {
+int private_ended(const private_daemon *d, const char *when, nct_why *why) {
     siginfo_t info = {0};
     for (int i = 0; i < 200 && !info.si_pid; i++) {
-        if (waitid(P_PID, (id_t)d->pid, &info, WEXITED | WNOHANG | WNOWAIT)) break;
+        if (d->pid <= 0 || waitid(P_PID, (id_t)d->pid, &info, WEXITED | WNOHANG | WNOWAIT)) break;
         if (!info.si_pid) nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     }
     if (!info.si_pid)
-        snprintf(why->text, sizeof why->text, "the private daemon left its connection before it was ready");
+        snprintf(why->text, sizeof why->text, "the private daemon left its connection %s", when);
     else if (info.si_code == CLD_EXITED)
         snprintf(why->text, sizeof why->text,
-            "the private daemon ended with code %d before it was ready; lines above, if any, are its own",
-            info.si_status);
+            "the private daemon ended with code %d %s; lines above, if any, are its own", info.si_status, when);
     else
-        snprintf(why->text, sizeof why->text,
-            "the private daemon was ended by signal %d (%s) before it was ready; is memory short or limited (ulimit "
-            "-v)?",
-            info.si_status, strsignal(info.si_status));
+        snprintf(why->text, sizeof why->text, "the private daemon was ended by signal %d (%s) %s%s", info.si_status,
+            strsignal(info.si_status), when,
+            info.si_status == SIGTERM || info.si_status == SIGINT ? "" : "; is memory short or limited (ulimit -v)?");
     return -ECHILD;
 }
 
@@ -145,7 +142,7 @@ static int read_line(private_daemon *d, char *line, size_t size, nct_why *why) {
         if (poll(&p, 1, left < 500 ? left : 500) <= 0) continue;
         ssize_t n = read(d->fd, line + have, size - 1 - have);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return ended_early(d, why);
+        if (n <= 0) return private_ended(d, "before it was ready", why);
         have += (size_t)n;
     }
     line[have] = 0;

@@ -28,6 +28,9 @@ typedef struct {
  * -ENOENT no nctd, -EINVAL the daemon's own error (a model or a parameter), -ECHILD it ended without a word, -EINTR. */
 int private_start(private_daemon *d, const private_wish *wish, nct_why *why);
 int private_alive(const private_daemon *d); /* whether the process still runs */
+/* It is gone, or its connection is: says how it ended ("... with code 3 before it was ready"), after waiting a moment for that.
+ * The code is left to private_stop(). -ECHILD. */
+int private_ended(const private_daemon *d, const char *when, nct_why *why);
 /* End it and remove its folder. A zeroed one is fine. */
 void private_stop(private_daemon *d);
 #endif

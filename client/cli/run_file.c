@@ -41,9 +41,11 @@ static int named(run_result *f, const char *what, const char *path, int error) {
 /* ---- checks ------------------------------------------------------------------------------------------------ */
 static int check_input(run *r, run_result *f) {
     const served_model *m = &r->model;
-    if (f->about.channels != m->params.in_channels)
-        return refuse(f, -EINVAL, "file has %d channel%s, model layer wants %d", f->about.channels,
-            f->about.channels == 1 ? "" : "s", m->params.in_channels);
+    if (f->about.channels != m->params.in_channels) {
+        char text[256];
+        audio_channels_differ(&f->about, r->o.raw.dtype != 0, m->params.in_channels, text);
+        return refuse(f, -EINVAL, "%s", text);
+    }
     if (m->sample_rate > 0 && m->sample_rate != f->about.rate)
         return refuse(f, -EINVAL, "file has %d Hz, model is made for %g Hz; resample the file first", f->about.rate,
             m->sample_rate);

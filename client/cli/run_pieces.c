@@ -46,8 +46,10 @@ static void pause_s(double s) {
 /* ---- sending ----------------------------------------------------------------------------------------------- */
 static int call_failed(traffic *t, int error) {
     if (error == -EINTR && cli_stopped) return refuse(t->f, -EINTR, CLI_FAILED, "stopped");
-    if (t->r->own.pid && !private_alive(&t->r->own))
-        return refuse(t->f, -EIO, CLI_NO_DAEMON, "the private daemon ended (its words are above)");
+    if (t->r->own.pid && !private_alive(&t->r->own)) {
+        private_ended(&t->r->own, "while it worked", &t->f->why);
+        return refuse(t->f, -EIO, CLI_NO_DAEMON, NULL);
+    }
     char text[512];
     if (error == -ETIMEDOUT)
         snprintf(text, sizeof text, "the daemon does not answer for %g s", t->r->o.timeout_s);

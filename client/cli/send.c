@@ -194,10 +194,10 @@ static void report(const sender *s) {
 
 static int open_stream(sender *s) {
     const audio_info *info = audio_about(s->in);
-    char facts[128];
+    char facts[128], text[256];
     if (info->channels != s->model->params.in_channels) {
-        cli_say("%s: file has %d channels, model layer wants %d", cli_quote(s->o.input), info->channels,
-            s->model->params.in_channels);
+        audio_channels_differ(info, s->o.raw.dtype != 0, s->model->params.in_channels, text);
+        cli_say("%s: %s", cli_quote(s->o.input), text);
         return CLI_FAILED;
     }
     snprintf(facts, sizeof facts, "{\"sample_rate\": %d}", info->rate);

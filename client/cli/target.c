@@ -62,6 +62,25 @@ int target_is_stream(const char *path) {
     return !strcmp(path, "-") || (!stat(path, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode));
 }
 
+char *target_real(const char *path) {
+    char *at = strdup(path);
+    for (int i = 0; at && i < 40; i++) {
+        char to[PATH_MAX], *next = NULL;
+        ssize_t n = readlink(at, to, sizeof to - 1);
+        if (n < 0) return at;
+        to[n] = 0;
+        const char *slash = strrchr(at, '/');
+        if (to[0] == '/' || !slash)
+            next = strdup(to);
+        else if (asprintf(&next, "%.*s/%s", (int)(slash - at), at, to) < 0)
+            next = NULL;
+        free(at);
+        at = next;
+    }
+    free(at);
+    return NULL;
+}
+
 int target_open(target *t, const char *path, int live, nct_why *why) {
     struct stat st;
     *t = (target){.fd = -1, .stream = -1};
@@ -80,9 +99,8 @@ int target_open(target *t, const char *path, int live, nct_why *why) {
         target_abort(t);
         return -error;
     }
-    char *real = there ? realpath(path, NULL) : NULL;
-    t->path = real ? real : strdup(path);
-    if (!t->path) return refuse(why, "no memory", ENOMEM);
+    t->path = target_real(path);
+    if (!t->path) return refuse(why, "cannot be followed", ELOOP);
     int r = open_file(t, why);
     if (r) target_abort(t);
     return r;

@@ -12,6 +12,9 @@ typedef struct {
 } target;
 
 int target_is_stream(const char *path); /* "-", or something there that is neither a file nor a folder */
+/* The name behind symbolic links, whether a file is there or not: what is written replaces that one, not the link. malloc'ed;
+ * NULL: links in a circle, or no memory. */
+char *target_real(const char *path);
 /* path "-": stdout. live: a stream gets the bytes at once instead of when whole. 0 or -errno with a sentence. */
 int target_open(target *t, const char *path, int live, nct_why *why);
 int target_finish(target *t, nct_why *why); /* 0 or -errno; nothing of a failed file stays */

@@ -126,7 +126,7 @@ def test_send_paces_pipes_and_names_refusals(daemon):
                "--json", input=x))
     assert time.monotonic() - begin >= 0.4  # half a second of sound, its last frame is due after 0.45 s
     assert objects(r)[0]["sent"] == 10
-    fails(nct("send", "--connect", daemon.ingest, data("A11_mono.wav")), 1, "file has 1 channels, model layer wants 2")
+    fails(nct("send", "--connect", daemon.ingest, data("A11_mono.wav")), 1, "file has 1 channel, model layer wants 2; convert it (ffmpeg")
     fails(nct("send", "--connect", daemon.ingest, "--frame", "2", ST), 1, "K = 3")
     fails(nct("send", "--connect", daemon.ingest, "--frame", "1h", ST), 2, "--frame")
 

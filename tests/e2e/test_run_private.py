@@ -85,13 +85,17 @@ def test_nothing_is_left_after_ordinary_runs(place, tmp_path):
     assert not os.listdir(place) and not daemons(place)
 
 
-def test_a_private_daemon_that_dies_is_an_error(place, tmp_path):
+@pytest.mark.parametrize("number, words", [(signal.SIGKILL, "was ended by signal 9 (Killed) while it worked; is memory short"),
+                                           (signal.SIGTERM, "the private daemon ended with code 0 while it worked; lines above, if any")])
+def test_a_private_daemon_that_dies_is_an_error(place, tmp_path, number, words):
     out = tmp_path / "o.wav"
     p = start_endless(place, out)
-    os.kill(daemons(place)[0][0], signal.SIGKILL)
+    pid = daemons(place)[0][0]
+    os.kill(pid, number)
+    until(lambda: not os.path.exists(f"/proc/{pid}/cmdline") or not open(f"/proc/{pid}/cmdline", "rb").read())
     feed(p)
     assert p.wait(30 * SLOW) == 69
-    assert b"daemon" in p.stderr.read()
+    assert words in p.stderr.read().decode()
     assert not out.exists() and not os.listdir(place)
 
 
