@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const cli_option options_bench[] = {CLI_OPTION_CONNECT(CLI_INGEST),
+const cli_option options_bench[] = {CLI_OPTION_CONNECT(CLI_INGEST), CLI_OPTION_KEYS,
     {"name", 'n', "MODEL", "its only one", "The daemon's model."},
     {"rate", 'R', "N", "100 frames/s", "Frames due a second, all streams together."},
     {"every", 'e', "SPAN", NULL, "Instead of --rate: each stream sends a frame every SPAN (10ms), as live ones do."},
@@ -173,6 +173,7 @@ int bench_set_level(bench *b, double rate, uint64_t streams) {
 static int work(bench *b) {
     nct *c;
     nct_why why;
+    if (served_absent(b->o.endpoint)) return CLI_NO_DAEMON;
     int code = served_connect(&c, &b->daemon, b->o.endpoint, b->o.timeout_s, 0);
     if (code) return code;
     nct_close(c);

@@ -178,3 +178,9 @@ def test_the_search(start):
     (["--warmup", "10"], ["must be shorter"])])
 def test_usage(daemon, args, words):
     fails(bench(daemon, *args), 2, *words)
+
+
+def test_no_daemon():
+    start = time.monotonic()
+    fails(nct("bench", "--connect", "ipc:///nonexistent/x", "--timeout", "60"), 69, "/nonexistent/x does not exist", "is nctd running?")
+    assert time.monotonic() - start < 30
