@@ -4,8 +4,10 @@ import re
 import socket
 import urllib.request
 
+import prom
 from conftest import until
 
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
 HTTP = {"http": {"enabled": "yes", "endpoint": "127.0.0.1:0"}}
 
 
@@ -115,3 +117,32 @@ class Events:
 
     def close(self):
         self.s.close()
+
+
+def scrape(d):
+    code, headers, body = get(d, "/metrics")
+    assert code == 200 and headers["Content-Type"] == TEXT and int(headers["Content-Length"]) == len(body)
+    return prom.parse(body)
+
+
+def assert_ledger(m):
+    """The ledger's identities, inside one page."""
+    of = lambda name, **labels: m[name].value(**labels)  # noqa: E731
+    outcomes = ("ok", "failed", "refused", "expired", "orphaned")
+    assert of("nctd_frames_received_total") == sum(of("nctd_frames_total", outcome=o) for o in outcomes) + of("nctd_frames_in_flight")
+    assert of("nctd_handed_total") == of("nctd_let_go_total") + of("nctd_cut_total") + of("nctd_answers_held")
+    assert of("nctd_frames_total", outcome="refused") == sum(m["nctd_frames_refused_total"].samples.values())
+    models = {dict(labels)["model"] for _, labels in m["nctd_model_info"].samples}
+    for name in models:
+        assert of("nctd_model_frames_received_total", model=name) == of("nctd_model_frames_in_flight", model=name) + sum(
+            of("nctd_model_frames_total", model=name, outcome=o) for o in outcomes), name
+    assert of("nctd_batches_total") == sum(of(f"nctd_batch_{c}_total") for c in ("full", "deadline", "idle", "flush"))
+    assert m["nctd_batch_size_frames"].value("_count") == of("nctd_batches_total")
+    assert m["nctd_batch_size_frames"].value("_sum") == of("nctd_batch_frames_total")
+    for stage in ("queue", "copy", "compute"):
+        assert m[f"nctd_{stage}_seconds"].value("_count") == of("nctd_batch_frames_total"), stage
+    assert m["nctd_publish_seconds"].value("_count") == of("nctd_frames_total", outcome="ok")
+
+
+def models(small_model, n):
+    return {f"model m{i}": {"file": small_model} for i in range(n)}

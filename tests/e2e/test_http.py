@@ -1,11 +1,6 @@
 """The HTTP end: what it answers and refuses, and that nobody there can hold up the frames."""
-import base64
-import os
-import shutil
 import signal
 import socket
-import subprocess
-import threading
 import time
 
 import numpy as np
@@ -13,74 +8,7 @@ import pytest
 
 import prom
 from conftest import SANITIZE, SLOW, until
-from http_tools import HTTP, Events, Reader, ask, connect, get, port_of, status
-
-TEXT = "text/plain; version=0.0.4; charset=utf-8"
-
-
-def scrape(d):
-    code, headers, body = get(d, "/metrics")
-    assert code == 200 and headers["Content-Type"] == TEXT and int(headers["Content-Length"]) == len(body)
-    return prom.parse(body)
-
-
-def assert_ledger(m):
-    """The ledger's identities, inside one page."""
-    of = lambda name, **labels: m[name].value(**labels)  # noqa: E731
-    outcomes = ("ok", "failed", "refused", "expired", "orphaned")
-    assert of("nctd_frames_received_total") == sum(of("nctd_frames_total", outcome=o) for o in outcomes) + of("nctd_frames_in_flight")
-    assert of("nctd_handed_total") == of("nctd_let_go_total") + of("nctd_cut_total") + of("nctd_answers_held")
-    assert of("nctd_frames_total", outcome="refused") == sum(m["nctd_frames_refused_total"].samples.values())
-    models = {dict(labels)["model"] for _, labels in m["nctd_model_info"].samples}
-    for name in models:
-        assert of("nctd_model_frames_received_total", model=name) == of("nctd_model_frames_in_flight", model=name) + sum(
-            of("nctd_model_frames_total", model=name, outcome=o) for o in outcomes), name
-    assert of("nctd_batches_total") == sum(of(f"nctd_batch_{c}_total") for c in ("full", "deadline", "idle", "flush"))
-    assert m["nctd_batch_size_frames"].value("_count") == of("nctd_batches_total")
-    assert m["nctd_batch_size_frames"].value("_sum") == of("nctd_batch_frames_total")
-    for stage in ("queue", "copy", "compute"):
-        assert m[f"nctd_{stage}_seconds"].value("_count") == of("nctd_batch_frames_total"), stage
-    assert m["nctd_publish_seconds"].value("_count") == of("nctd_frames_total", outcome="ok")
-
-
-class Load:
-    """Frames from some clients until stopped."""
-
-    def __init__(self, d, names, shape, clients=3):
-        self.d, self.names, self.shape, self.over, self.failures, self.n = d, names, shape, threading.Event(), [], 0
-        self.threads = [threading.Thread(target=self.run, args=(i,)) for i in range(clients)]
-        [t.start() for t in self.threads]
-
-    def run(self, i):
-        try:
-            rng = np.random.default_rng(i)
-            with self.d.client(timeout_s=60) as c:
-                k = 0
-                while not self.over.is_set():
-                    batch = [c.frame(f"{self.names[(k + j) % len(self.names)]}/load{i}", rng.standard_normal(self.shape).astype(np.float32), seq=k + j + 1) for j in range(8)]
-                    for _ in batch:
-                        assert c.recv().h.status == 0
-                    k += 8
-                    self.n += 8
-                    time.sleep(0.002)
-        except Exception as e:
-            self.failures.append(e)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.over.set()
-        [t.join() for t in self.threads]
-        assert not self.failures, self.failures[0]
-        assert self.n, "no load"
-
-
-def models(small_model, n):
-    return {f"model m{i}": {"file": small_model} for i in range(n)}
-
-
-# ---- what is answered ---------------------------------------------------------------------------------------------
+from http_tools import HTTP, TEXT, Reader, ask, assert_ledger, connect, get, models, port_of, scrape, status
 
 
 @pytest.mark.sanitize
@@ -179,159 +107,6 @@ def test_readyz_says_why_not(start):
     assert d.wait() == 0
 
 
-# ---- metrics ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.sanitize
-def test_a_thousand_scrapes_under_load(start, small_model, record_property):
-    """Every page parses, its ledger adds up, its histograms are whole, and no counter ever goes down."""
-    n = 150 if SANITIZE else 1000
-    d = start({**HTTP, **models(small_model, 64), "batch": {"max_delay_us": 300}, "limits": {"window": 64}})
-    with Load(d, [f"m{i}" for i in range(64)], (2, 120)), connect(d) as s:
-        reader, before = Reader(s), {}
-        for k in range(n):
-            s.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            code, headers, body = reader.answer()
-            assert code == 200
-            m = prom.parse(body)
-            assert_ledger(m)
-            now = prom.counters(m)
-            assert before.keys() <= now.keys(), before.keys() - now.keys()
-            for key, value in before.items():
-                assert now[key] >= value, (k, key, value, now[key])
-            before = now
-    moved = scrape(d)
-    assert moved["nctd_frames_total"].value(outcome="ok") > 0
-    assert all(moved["nctd_model_frames_total"].value(model=f"m{i}", outcome="ok") > 0 for i in range(64))
-    for stage in ("queue", "copy", "compute", "publish"):
-        assert moved[f"nctd_{stage}_seconds"].value("_sum") > 0, stage
-    last = moved["nctd_last_result_timestamp_seconds"].value()
-    assert abs(last - time.time()) < 120 * SLOW
-    if shutil.which("promtool"):
-        done = subprocess.run(["promtool", "check", "metrics"], input=get(d, "/metrics")[2], capture_output=True)
-        assert done.returncode == 0 and not done.stderr, done.stderr.decode()
-    with connect(d) as s:
-        reader, used = Reader(s), []
-        for _ in range(n):
-            s.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            body = reader.answer()[2]
-            used.append(prom.parse(body)["process_cpu_seconds_total"].value() if len(used) in (0, n - 1) else 0)
-    record_property("scrape_cpu_us", 1e6 * (used[-1] - used[0]) / (n - 1))
-    print(f"CPU time of a scrape with 64 models, {len(body)} octets: {1e6 * (used[-1] - used[0]) / (n - 1):.0f} us")
-
-
-@pytest.mark.sanitize
-def test_what_clients_say_makes_no_series(start, small_model):
-    """Ten thousand stream names and odd client names later, the page has the series it began with."""
-    d = start({**HTTP, **models(small_model, 2), "limits": {"max_streams_client": 4000, "max_streams": 4000}})
-    series = {key for f in scrape(d).values() for key in f.samples}
-    x = np.zeros((2, 8), np.float32)
-    for name in ('a"b', "C:\\", "new\nline", "", "\u202e"):
-        with d.client(hello=False) as c:
-            c.hello(client=name)
-            for i in range(60 if SANITIZE else 600):
-                assert c.ask(f"m0/s-{len(name)}-{i}", x).h.status == 0
-            assert scrape(d)["nctd_streams_open"].value() >= i
-    assert {key for f in scrape(d).values() for key in f.samples} == series
-
-
-def test_every_number_has_a_dot_in_any_locale(start, tmp_path, small_model):
-    """de_DE and tr_TR, and a library that calls setlocale() behind the daemon's back."""
-    if not shutil.which("localedef") or not os.path.exists("/usr/share/i18n/locales/de_DE"):
-        pytest.skip("no locale sources (Debian: locales)")
-    source = tmp_path / "set.c"
-    source.write_text('#include <locale.h>\n#include <stdio.h>\n'
-                      '__attribute__((constructor)) static void set(void) { if (!setlocale(LC_ALL, "")) perror("setlocale"); }\n')
-    library = tmp_path / "set.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
-    for locale in ("de_DE", "tr_TR"):
-        subprocess.run(["localedef", "-i", locale, "-f", "UTF-8", tmp_path / f"{locale}.UTF-8"], check=True)
-        env = {"LC_ALL": f"{locale}.UTF-8", "LOCPATH": str(tmp_path)}
-        # The locale is in force: printf in a process with this library writes a comma.
-        shown = subprocess.run(["/usr/bin/printf", "%.1f", "0,5"], env=env, capture_output=True, text=True).stdout
-        assert shown == "0,5", shown
-        d = start({**HTTP, "model m": {"in_channels": 2, "out_channels": 4, "kernel_size": 3, "num_groups": 2, "eps": "0.001"}},
-                  env={**env, "LD_PRELOAD": str(library)})
-        with d.client() as c:
-            assert c.welcome["models"][0]["eps"] == pytest.approx(0.001), c.welcome["models"][0]
-            assert c.ask("m/s", np.ones((2, 9), np.float32)).h.status == 0
-        m = scrape(d)
-        assert m["nctd_compute_seconds"].value("_count") == 1
-        assert 0 < m["nctd_compute_seconds"].value("_sum") < 60 * SLOW
-        assert status(d)["latency"]["queue"]["sum"] > 0
-        assert not any("," in word and word.replace(",", "").isdigit() for line in d.log for word in line.split()), d.text()
-
-
-# ---- status and events --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.sanitize
-def test_status_knows_streams_and_their_gaps(start, small_model):
-    d = start({**HTTP, **models(small_model, 1), "limits": {"max_streams_client": 2000}})
-    x = np.zeros((2, 8), np.float32)
-    with d.client() as c:
-        for seq in (1, 2, 5, 9, 10):
-            assert c.ask("m0/gappy", x, seq=seq).h.status == 0
-        row = status(d, "?q=gapp")["streams"][0]
-        assert row[:2] == ["m0", "gappy"] and row[3:7] == [5, 2, 5, 0] and row[8] == 10, row
-        assert 0 <= row[7] < 60 * SLOW
-        for i in range(1100):
-            assert c.ask(f"m0/s{i}", x).h.status == 0
-        s = status(d)
-        assert (s["streams_open"], s["streams_shown"], len(s["streams"])) == (1101, 1000, 1000)
-        assert len(status(d, "?streams=7")["streams"]) == 7
-        assert [r[1] for r in status(d, "?q=m0/s1099/")["streams"]] == ["s1099"]
-        assert status(d, "?q=%22%5C")["streams"] == []
-
-
-@pytest.mark.sanitize
-def test_events_show_the_chosen_streams_results(start, small_model):
-    d = start({**HTTP, **models(small_model, 1)})
-    rng = np.random.default_rng(5)
-    with d.client() as c:
-        e = Events(d, "?stream=m0/seen")
-        assert e.status == 200 and "text/event-stream" in e.headers
-        kind, first = e.next()
-        assert kind == "status" and first["ready"] and first["viewers"] == 1
-        for seq in range(1, 6):
-            x = rng.standard_normal((2, 40)).astype(np.float32)
-            assert c.ask("m0/other", rng.standard_normal((2, 40)).astype(np.float32), seq=seq).h.status == 0
-            y = np.frombuffer(c.ask("m0/seen", x, seq=seq).payload, np.float32).reshape(4, 38)
-            p = e.next("picture")[1]
-            assert (p["seq"], p["channels"], p["steps"], p["rows"], p["columns"]) == (seq, 4, 38, 4, 16), p
-            cells = np.frombuffer(base64.b64decode(p["cells"]), np.uint8).reshape(4, 16)
-            values = p["low"] + (p["high"] - p["low"]) * cells / 254
-            for k in range(16):  # each cell is the sample of largest magnitude of its steps
-                part = y[:, 38 * k // 16:38 * (k + 1) // 16]
-                best = np.take_along_axis(part, np.abs(part).argmax(1)[:, None], 1)[:, 0]
-                assert not np.any(~(np.abs(best - values[:, k]) <= (p["high"] - p["low"]) / 254)), (seq, k)
-            time.sleep(0.06)  # pictures are at most 20 a second
-        later = e.next("status")[1]
-        assert later["ledger"]["ok"] > first["ledger"]["ok"]
-        e.close()
-        assert until(lambda: status(d)["viewers"] == 0)
-
-
-@pytest.mark.sanitize
-def test_no_more_than_sixteen_viewers_and_places_come_back(start, small_model):
-    d = start({**HTTP, **models(small_model, 1)})
-    views = [Events(d) for _ in range(16)]
-    assert all(v.next()[0] == "status" for v in views)
-    one_more = Events(d)
-    assert one_more.status == 503
-    one_more.close()
-    scrape(d)
-    views.pop().close()
-    assert until(lambda: status(d)["viewers"] == 15)
-    with_place = Events(d)
-    assert with_place.status == 200 and with_place.next()[0] == "status"
-    [v.close() for v in [*views, with_place]]
-    assert until(lambda: status(d)["viewers"] == 0)
-
-
-# ---- nobody holds up the frames -----------------------------------------------------------------------------------
-
-
 @pytest.mark.sanitize
 def test_clients_that_never_read_hold_up_nobody(start, small_model):
     d = start({**HTTP, **models(small_model, 64)})
@@ -376,18 +151,6 @@ def test_more_connections_than_allowed_wait_and_are_served_after(start, small_mo
     late.settimeout(12)  # before idle ones are closed, which would make room too
     assert Reader(late).answer()[0] == 200
     [s.close() for s in [*held, late]]
-
-
-@pytest.mark.sanitize
-def test_viewers_and_open_requests_do_not_hold_up_the_end(start, small_model):
-    d = start({**HTTP, **models(small_model, 1)})
-    views = [Events(d, "?stream=m0/s") for _ in range(3)]
-    [v.next() for v in views]
-    half = connect(d)
-    half.sendall(b"GET /metr")
-    assert d.stop(signal.SIGTERM) == 0, d.text()
-    [v.close() for v in views]
-    half.close()
 
 
 @pytest.mark.sanitize
