@@ -208,6 +208,14 @@ def test_registration_is_refused(run, want, code):
 
 
 @faults
+def test_an_mps_server_that_does_not_answer(run):
+    d = run(conf(), fault="call=1,code=805,start", env={"CUDA_MPS_PIPE_DIRECTORY": "/run/nobody"}, wait=False)
+    begin = time.monotonic()
+    assert d.wait() == 78 and time.monotonic() - begin < 10  # no second try: it would be refused again
+    assert "error 805" in d.text() and '"/run/nobody" does not answer user id' in d.text(), d.text()
+
+
+@faults
 def test_a_fault_at_start_is_an_exit(tmp_path):
     for k in (1, 3, 6, 10, 15, 25):
         folder = tmp_path / str(k)
