@@ -142,8 +142,9 @@ static int make_payload(bench *b) {
         return cli_usage("a frame of %llu steps of %llu channels is %llu bytes; the daemon takes %llu",
             (unsigned long long)most, (unsigned long long)channels, (unsigned long long)most * channels * 4,
             (unsigned long long)b->daemon.max_frame_bytes);
-    b->payload = malloc(most * channels * sizeof *b->payload);
-    for (uint64_t i = 0; b->payload && i < most * channels; i++) b->payload[i] = (float)(bench_uniform(&rng) * 2 - 1);
+    size_t n = most * channels; /* > 0: both were checked */
+    b->payload = n ? malloc(n * sizeof *b->payload) : NULL;
+    for (size_t i = 0; b->payload && i < n; i++) b->payload[i] = (float)(bench_uniform(&rng) * 2 - 1);
     return b->payload ? CLI_OK : CLI_FAILED;
 }
 

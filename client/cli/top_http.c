@@ -132,8 +132,8 @@ static int take(fetch *f, int fd) {
 static int read_answer(fetch *f, json_t **ret) {
     json_error_t e;
     int status = 0;
-    char *body = strstr(f->bytes, "\r\n\r\n");
-    if (sscanf(f->bytes, "HTTP/1.%*d %d", &status) != 1 || !body)
+    char *body = f->bytes ? strstr(f->bytes, "\r\n\r\n") : NULL;
+    if (!f->bytes || sscanf(f->bytes, "HTTP/1.%*d %d", &status) != 1 || !body)
         return refuse(f, -EPROTO, "what answers is no HTTP server");
     body += 4;
     if (status != 200) return refuse(f, -EPROTO, "answers %d: %.100s", status, cli_quote(body));
