@@ -155,8 +155,10 @@ int zxpub_bind(zxpub *x, const char *endpoint, char ret_bound[256], zwhy *why);
 void zxpub_fds(const zxpub *x, int ret_fds[2]);
 void zxpub_turn(zxpub *x, uint64_t now_ns); /* monitor, then subscriptions: grants and ends them */
 bool zxpub_wanted(const zxpub *x, const char *topic, size_t len); /* a granted subscription matches */
-int zxpub_send(zxpub *x, const zout *m);                          /* copies; node must be NULL */
-int zxpub_set_hwm(zxpub *x, int messages);                        /* of open connections too */
+/* Copies; node must be NULL. -EAGAIN: a lower mark than now is due, see zxpub_set_hwm. */
+int zxpub_send(zxpub *x, const zout *m);
+/* Of open connections too, at the next message; when one ended just now, a moment later. */
+void zxpub_set_hwm(zxpub *x, int messages);
 bool zxpub_pending(zxpub *x); /* as zrouter_pending, if the socket was touched since the last one */
 uint32_t zxpub_connections(const zxpub *x);
 void zxpub_cut_if(zxpub *x, zpeer_judge judge, void *ctx, cut_reason why);

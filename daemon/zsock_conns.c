@@ -146,6 +146,7 @@ static bool ended_by_zeromq(const zpeer *p) {
  * to its end. Its number may be another's next. */
 static void disconnected(zconns *c, int fd, uint64_t now_ns) {
     zpeer *p = zconns_at(c, fd);
+    c->n_ended++;
     if (!p) return;
     c->counts->counts[COUNT_disconnects]++;
     if (ended_by_zeromq(p)) c->counts->cuts[CUT_protocol]++;

@@ -21,6 +21,7 @@ typedef struct {
     int n_fds;
     zpeer *first;
     uint32_t n, max, n_accepted, n_left; /* n_left of n have ended, and may have messages that were not read yet */
+    uint32_t n_ended;                    /* ever */
     ledger *counts;
     zpeer_sink gone;
 } zconns;

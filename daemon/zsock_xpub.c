@@ -7,11 +7,14 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "names.h"
 
 #define GRANTS_PER_PEER 1024
 #define GRANTS_ALL      65536
 #define READ_PER_TURN   64
+/* How long libzmq's threads may take to let go of a connection that ended. */
+#define ENDING_NS 200000000u
 
 typedef struct ztopic {
     map_link link;
@@ -30,7 +33,11 @@ struct zxpub {
     map topics;
     uint32_t n_grants;
     bool touched; /* something was sent or read since zxpub_pending */
-    int hwm;      /* as set last */
+    int hwm;      /* the mark that every connection should have */
+    int hwm_set;  /* that all had which were there when it was set */
+    bool hwm_due; /* it is to be set again: another one, or a connection came since */
+    uint32_t n_ended;
+    uint64_t ended_ns; /* when n_ended was last found to have grown */
     bool (*may_subscribe)(void *ctx, zpeer *p, const void *prefix, size_t len);
     void *may_ctx;
     uint32_t of_length[WIRE_TOPIC_MAX + 1]; /* topics granted, by length: only these are looked up */
@@ -101,6 +108,28 @@ static bool grant(zxpub *x, zpeer *p, const void *text, size_t len) {
     return true;
 }
 
+static uint64_t clock_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Sets the mark on all connections, when none is about to end: libzmq 4.3.4 sends it to the far half of each, and that of
+ * a connection whose end we have confirmed is freed before we hear so. The monitor tells of an end before it is to be
+ * confirmed. Until it is set, newcomers have the mark from before the bind, which is the least. */
+static void mark_all(zxpub *x, uint64_t now_ns) {
+    zpollin(x->socket); /* takes in what libzmq's threads said */
+    zconns_turn(&x->conns, now_ns);
+    if (x->conns.n_ended != x->n_ended) {
+        x->n_ended = x->conns.n_ended;
+        x->ended_ns = now_ns;
+    }
+    if (x->n_ended && now_ns - x->ended_ns < ENDING_NS) return;
+    x->hwm_due = false;
+    x->hwm_set = x->hwm;
+    zopt_int(x->socket, ZMQ_SNDHWM, x->hwm);
+}
+
 /* One message of a subscriber: 1 or 0, then the prefix. Anything else is dropped. */
 static void subscription(zxpub *x, const zbuf *b, uint64_t now_ns) {
     const unsigned char *text = b->data;
@@ -117,7 +146,7 @@ static void subscription(zxpub *x, const zbuf *b, uint64_t now_ns) {
         if (x->may_subscribe && !x->may_subscribe(x->may_ctx, p, text + 1, b->bytes - 1)) return;
         if (!grant(x, p, text + 1, b->bytes - 1)) return;
         zmq_setsockopt(x->socket, ZMQ_SUBSCRIBE, text + 1, b->bytes - 1);
-        zopt_int(x->socket, ZMQ_SNDHWM, x->hwm); /* libzmq begins a connection with what was set before the bind */
+        x->hwm_due = true; /* libzmq begins a connection with what was set before the bind */
         return;
     }
     ztopic *t = topic_find(x, text + 1, b->bytes - 1);
@@ -131,7 +160,7 @@ int zxpub_new(zxpub **ret, const zxpub_setup *setup, zwhy *why) {
     int error = -ENOMEM;
     zxpub *x = calloc(1, sizeof *x);
     if (!x) return -ENOMEM;
-    x->hwm = setup->send_hwm;
+    x->hwm = x->hwm_set = setup->send_hwm;
     x->ctx = setup->ctx;
     x->may_subscribe = setup->may_subscribe;
     x->may_ctx = setup->may_ctx;
@@ -196,15 +225,18 @@ bool zxpub_wanted(const zxpub *x, const char *topic, size_t len) {
 
 int zxpub_send(zxpub *x, const zout *m) {
     x->touched = true;
+    if (x->hwm_due) mark_all(x, clock_ns());
+    if (x->hwm < x->hwm_set)
+        return -EAGAIN; /* a lower one is due: under the old, a slow subscriber would cost too much */
     int error = zsend_copy(x->socket, m->topic, m->topic_bytes, ZMQ_SNDMORE);
     if (!error) error = zsend_copy(x->socket, m->header, m->header_bytes, ZMQ_SNDMORE);
     if (!error) error = zsend_copy(x->socket, m->payload, m->payload_bytes, 0);
     return error;
 }
 
-int zxpub_set_hwm(zxpub *x, int messages) {
+void zxpub_set_hwm(zxpub *x, int messages) {
     x->hwm = messages;
-    return zopt_int(x->socket, ZMQ_SNDHWM, messages);
+    x->hwm_due = true;
 }
 
 bool zxpub_pending(zxpub *x) {

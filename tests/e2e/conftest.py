@@ -102,6 +102,7 @@ class Daemon:
             return c.welcome["ledger"]
 
     def rss_kb(self):
+        assert self.process.poll() is None, f"it is gone: {self.process.poll()}\n{self.text()}"
         with open(f"/proc/{self.process.pid}/status") as f:
             return int(re.search(r"VmRSS:\s+(\d+)", f.read()).group(1))
 

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
+#include <malloc.h>
 #include "names.h"
 #include "zmq_end.h"
 
@@ -150,13 +151,13 @@ static int held(const char *endpoint, int before, int after, bool came_later) {
     rig r;
     int n = 0;
     rig_init(&r, endpoint, before);
-    if (came_later) assert_int_equal(zxpub_set_hwm(r.x, after), 0);
+    if (came_later) zxpub_set_hwm(r.x, after);
     void *s = test_socket(r.client_ctx, ZMQ_SUB, r.endpoint, 1);
     zmq_setsockopt(s, ZMQ_SUBSCRIBE, "m/", 2);
     WAIT_UNTIL(wanted(&r, "m/a/"), TURN(&r));
     publish(&r, "m/a/", "x", 1);
     WAIT_UNTIL(heard(s) > 0, TURN(&r));
-    if (!came_later) assert_int_equal(zxpub_set_hwm(r.x, after), 0);
+    if (!came_later) zxpub_set_hwm(r.x, after);
     for (int i = 0; i < 100; i++) assert_int_equal(publish(&r, "m/a/", big, sizeof big), 0);
     for (int quiet = 0; quiet < 100; quiet++) {
         size_t sizes[8];
@@ -179,8 +180,37 @@ static void test_mark_of_connections(void **state) {
     }
 }
 
+/* The mark is due with every newcomer, and others leave all the time: libzmq must not be made to write into what it
+ * has freed. A lower one keeps results back until it is in force, which it is soon after the last one left. */
+static void test_mark_while_they_leave(void **state) {
+    (void)state;
+    void *s[6];
+    rig r;
+    mallopt(M_PERTURB, 0xa5); /* what is freed does not look alive */
+    rig_init(&r, "ipc://@nctd-test-leave", 4);
+    for (int round = 0; round < 60; round++) {
+        for (int i = 0; i < 6; i++) s[i] = subscriber(&r, "m/");
+        WAIT_UNTIL(zxpub_connections(r.x) == 6 && wanted(&r, "m/a/"), TURN(&r));
+        for (int i = 0; i < 6; i++) zmq_close(s[i]);
+        for (int i = 0; zxpub_connections(r.x) && i < 1000000; i++) {
+            zxpub_set_hwm(r.x, 1000 + i % 10);
+            publish(&r, "m/a/", "x", 1);
+            TURN(&r);
+        }
+    }
+    void *last = subscriber(&r, "m/");
+    WAIT_UNTIL(wanted(&r, "m/a/"), TURN(&r));
+    zxpub_set_hwm(r.x, 10);
+    WAIT_UNTIL(!publish(&r, "m/a/", "x", 1), TURN(&r));
+    WAIT_UNTIL(heard(last) > 0, TURN(&r));
+    zmq_close(last);
+    rig_done(&r);
+    mallopt(M_PERTURB, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_matches), cmocka_unit_test(test_isolation),
-        cmocka_unit_test(test_bounds), cmocka_unit_test(test_mark_of_connections)};
+        cmocka_unit_test(test_bounds), cmocka_unit_test(test_mark_of_connections),
+        cmocka_unit_test(test_mark_while_they_leave)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
