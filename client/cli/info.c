@@ -3,6 +3,7 @@
 #include "cli.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 const cli_option options_info[] = {CLI_OPTION_CONNECT(CLI_INGEST), CLI_OPTION_KEYS, CLI_OPTION_JSON,
     {"timeout", 0, "S", "5 s", "Longest wait for the daemon."}, {0}};
@@ -75,6 +76,15 @@ static void show(const served *s) {
     show_ledger(json_object_get(s->json, "ledger"), "");
 }
 
+/* What the counts ask for. */
+static void show_advice(const json_t *welcome) {
+    const char *precision = json_string_value(json_object_get(welcome, "precision"));
+    long long n = json_integer_value(json_object_get(json_object_get(welcome, "ledger"), "offset"));
+    if (n <= 0 || !precision) return;
+    printf("\n%lld frame%s had a group with |mean|/std beyond what %s resolves to 1 %%: %s\n", n, n == 1 ? "" : "s",
+        precision, strcmp(precision, "f32") ? "set engine.precision = f32" : "take the mean out before sending them");
+}
+
 int cmd_info(int argc, char **argv) {
     const char *endpoint = CLI_INGEST, *value;
     double timeout_s = 5;
@@ -101,6 +111,7 @@ int cmd_info(int argc, char **argv) {
         putchar('\n');
     } else {
         show(&s);
+        show_advice(s.json);
     }
     served_done(&s);
     nct_close(c);

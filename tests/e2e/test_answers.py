@@ -1,9 +1,12 @@
 """A frame in, PyTorch's numbers out: every dtype, layout, piece and statistic of the wire."""
+import subprocess
+
 import numpy as np
 import pytest
 
 import stfile
 import wire
+from conftest import NCT
 from oracle import Layer, assert_close
 
 rng = np.random.default_rng(1)
@@ -152,3 +155,19 @@ def test_a_frame_with_nan_spoils_its_own_group_and_nobody_else(start, tmp_path):
                 assert np.isnan(y[:3]).all() and np.isfinite(y[3:]).all()
             else:
                 assert answer.payload == alone
+
+
+def test_a_mean_that_drowns_the_rest_is_counted_and_named(start):
+    """|mean|/std beyond what the precision resolves: a wrong setting, not a wrong frame, so it is answered and told."""
+    d = start({"model m": {"in_channels": 1, "out_channels": 1, "kernel_size": 1, "num_groups": 1, "seed": 1}})
+    x = rng.standard_normal((1, 1000)).astype(np.float32)
+    with d.client() as c:
+        assert c.ask("m/s", 100 + x).h.status == 0
+        assert d.ledger()["offset"] == 0 and "resolves" not in info(d)
+        assert c.ask("m/s", 200000 + x).h.status == 0
+        assert d.ledger()["offset"] == 1
+    assert "1 frame had a group with |mean|/std beyond what f32 resolves to 1 %: take the mean out" in info(d)
+
+
+def info(d):
+    return subprocess.run([NCT, "info", "-c", d.ingest], capture_output=True, text=True, check=True).stdout

@@ -52,6 +52,8 @@ def test_offset_frames_are_counted(run):
         assert d.ledger()["offset"] == 0
         c.ask("m/s", (1000 + rng.standard_normal((1, 1000))).astype(np.float32))
         assert d.ledger()["offset"] == 1
+    said = subprocess.run([stories.NCT, "info", "-c", d.ingest], capture_output=True, text=True, check=True).stdout
+    assert "beyond what tf32 resolves to 1 %: set engine.precision = f32" in said, said
 
 
 def test_gauges_of_the_gpu(run):
