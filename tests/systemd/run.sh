@@ -148,6 +148,17 @@ watchdog() { # the whole process stands still: the manager ends it, and a new on
     kill_main STOP
     within 30 is_new "$before" && sh_in 'journalctl -u nctd -o cat --no-pager | grep -i "watchdog timeout" | tail -1'
 }
+stuck_engine() { # a batch without end in sight while the loop turns: killed, replaced, and a client that waits behind it gets its result
+    local before run='nct run --connect ipc:///run/nctd/ingest.sock --raw i16 --rate 1000 --timeout 60'
+    write_conf $'[engine]\nthreads = 1\ncpu_variant = portable\n[model small]\nin_channels = 2\nout_channels = 4\nkernel_size = 3\nnum_groups = 2
+[model slow]\nin_channels = 512\nout_channels = 512\nkernel_size = 31\nnum_groups = 32'
+    in_machine systemctl restart nctd && before=$(show MainPID)
+    sh_in "head -c 800000 /usr/sbin/nctd >/tmp/s.raw; head -c 16000000 /dev/zero >/tmp/z.raw
+        $run --channels 2 --name small /tmp/s.raw -o /tmp/quiet.npy && test -s /tmp/quiet.npy" || return 1
+    sh_in "timeout -s KILL 1.5 $run --channels 512 --name slow /tmp/z.raw -o /dev/null; nct ping -k 1" || { echo "the loop does not turn"; return 1; }
+    sh_in "$run --channels 2 --name small /tmp/s.raw -o /tmp/troubled.npy && cmp /tmp/quiet.npy /tmp/troubled.npy" || return 1
+    is_new "$before" && is NRestarts 1 && sh_in 'journalctl -u nctd -o cat --no-pager | tail -40 | grep -A1 -i "watchdog timeout" | grep -o ".*ABRT.*"'
+}
 without_drop_in() { sh_in 'rm -rf /etc/systemd/system/nctd.service.d && systemctl daemon-reload && systemctl restart nctd'; }
 drop_in() { # NAME EXPOSURE: with an example drop-in the daemon starts, verify is silent, exposure is bounded
     sh_in "mkdir -p /etc/systemd/system/nctd.service.d && cp /usr/share/doc/nctd/examples/$1 /etc/systemd/system/nctd.service.d/ && systemctl daemon-reload && systemctl restart nctd" &&
@@ -205,6 +216,8 @@ row "reload: systemctl waits for its end" reload_waits
 row "a broken conf: start fails once, with file:line" broken_start
 row "mended: it starts" mended_start
 row "watchdog: a process that stands still is replaced" watchdog
+row "watchdog: a stuck engine too; who waited gets its result" stuck_engine
+write_conf ''
 without_drop_in
 row "nctd-gpu.conf: starts, at most 2.0" drop_in nctd-gpu.conf 20
 row "nctd-network.conf: starts, at most 2.0" drop_in nctd-network.conf 20
