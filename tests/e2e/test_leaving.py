@@ -27,7 +27,7 @@ def test_frames_of_a_client_that_closes_at_once_are_received(start, small_model,
             c.socket.linger = 10000
         context.term()  # everything is in the daemon's kernel now, and the connection closed
         sent += n
-    assert until(lambda: d.ledger()["received"] == sent), (sent, d.ledger())
+    assert until(lambda: d.ledger()["received"] == sent), (sent, d.ledger()["received"], d.ledger()["malformed"], d.text())
     ledger = d.ledger()
     assert ledger["malformed"]["gone"] == 0 and ledger["malformed"]["session"] == 0, ledger
     assert until(lambda: (lambda l: l["ok"] + l["orphaned"] == sent and not l["in_flight"])(d.ledger())), d.ledger()
