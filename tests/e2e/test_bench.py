@@ -111,9 +111,10 @@ def test_every_stream_in_real_time(daemon):
     assert j["clients"] == 3 and j["due"] == j["ok"] == 130
 
 
-def test_frames_without_an_answer_are_explained(daemon):
+def test_frames_without_an_answer_are_explained(daemon, start):
     """More than is served, and no patience: exit code 1, and why."""
-    r = fails(bench(daemon, "-R", "300000", "-d", "0.5", "--warmup", "0", "--drain", "0", "--pending", "100"), 1,
+    slow = start({"model slow": {"in_channels": 128, "out_channels": 128, "kernel_size": 31, "num_groups": 4}})
+    r = fails(bench(slow, "-R", "300", "-d", "0.3", "--warmup", "0", "--drain", "0", "--steps", "8000", "--pending", "5", "--no-reply"), 1,
               "had no answer 0 s after the last one was due (--drain)", "A lower --rate", "were never sent", "--pending")
     assert b"unanswered" in r.stdout
     p = subprocess.Popen([NCT, "bench", "--connect", daemon.ingest, *CALM, "-R", "200", "-d", "2", "--warmup", "0.1", "--drain", "0.2",

@@ -172,6 +172,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(steps_come_in_turn),
         cmocka_unit_test(a_mix_is_drawn_by_weight), cmocka_unit_test(objectives),
         cmocka_unit_test(what_misses_an_objective), cmocka_unit_test(own_lag), cmocka_unit_test(histograms_merge),
-        cmocka_unit_test(a_search_ends_at_the_limit), cmocka_unit_test(a_search_without_an_end)};
+        cmocka_unit_test(a_search_ends_at_the_limit), cmocka_unit_test(the_lowest_miss_and_the_highest_hold_count),
+        cmocka_unit_test(a_search_without_an_end)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
