@@ -55,6 +55,7 @@ static int read_entry(char *s, int line, const ini_reader *r, ini_why *why) {
     *end = 0;
     s++;
     while (blank(*s)) s++;
+    if (*s == '#' || *s == ';') *s = 0; /* a comment with or without a blank before it: no value can begin so */
     return r->entry(r->ctx, key, s, line, why);
 }
 

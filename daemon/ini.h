@@ -2,9 +2,10 @@
  *
  *     file    = *( line LF )                         ; CR LF is read too, the last LF may be missing
  *     line    = [blank] ( "" / comment / section / entry )
- *     comment = ( "#" / ";" ) anything               ; also behind a section or an entry, after a blank: a =
- * 1 # why section = "[" word [ blank word ] "]"          ; [batch], [model NAME] entry   = key [blank] "="
- * [blank] value        ; value runs to the line's end, blanks around it cut key     = 1*( a-z / 0-9 / "_" )
+ *     comment = ( "#" / ";" ) anything               ; also behind a section or an entry, after a blank or the "="
+ *     section = "[" word [ blank word ] "]"          ; [batch], [model NAME]
+ *     entry   = key [blank] "=" [blank] value        ; value runs to the line's end, blanks around it cut
+ *     key     = 1*( a-z / 0-9 / "_" )
  *
  * UTF-8; no escapes, no quotes, no continuation. Lines of up to INI_LINE_MAX octets. */
 #ifndef NCTD_INI_H

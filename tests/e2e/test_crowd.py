@@ -53,6 +53,7 @@ def told_sessions(d):
 def test_the_refused_do_not_keep_their_connections_for_ever(start):
     d = start({"limits": {"max_clients": "2"}, "ingest": {"hello_ms": "300"}})
     first = d.client()
+    assert until(lambda: first.hello() and first.welcome["sessions"] == 1)  # the one that waited for READY has left
     told = say_hello(d, 10)
     refused = [c for c, m in told if m.h.kind == wire.ERROR]
     assert len(refused) == 9
