@@ -76,6 +76,14 @@ class Peers:
         self.start([program(o.build, "echo_server"), f"ipc://{folder}/echo", f"ipc://{folder}/echo-pub"])
         self.start([program(o.build, "nctd"), "-c", conf, *o.set])
 
+        for name, process in zip(("echo", "nctd"), self.processes):
+            end = time.monotonic() + 120  # a GPU's context and the model's warm-up
+            while not os.path.exists(os.path.join(folder, name)):
+                if process.poll() is not None or time.monotonic() > end:
+                    self.stop()
+                    sys.exit(f"latency.py: {name} did not start")
+                time.sleep(0.02)
+
     def start(self, command):
         self.processes.append(subprocess.Popen(command))
 
@@ -136,7 +144,7 @@ def measure(o, folder):
             for impl in ("echo", "nctd"):
                 rows.append(latency(o, peers, impl, streams, every_ms))
                 show(rows[-1])
-        for impl in ("echo", "nctd"):
+        for impl in ("echo", "nctd") if o.knee_seconds else ():
             rows.append(knee(o, peers, impl))
             show(rows[-1])
     finally:
@@ -178,7 +186,7 @@ def main():
     parser.add_argument("--engine", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--json")
     parser.add_argument("--seconds", type=float, default=5)
-    parser.add_argument("--knee-seconds", type=float, default=2.5)
+    parser.add_argument("--knee-seconds", type=float, default=2.5, help="a step of the search; 0 leaves it out")
     parser.add_argument("--threads", type=int, default=max(1, min(4, cores // 4)))
     parser.add_argument("--first", type=int, default=64, help="streams that the search begins with")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="handed to nctd, as batch.max_frames=64")
