@@ -80,7 +80,7 @@ static int wait_welcome(nct *c) {
         if (error) return error;
         if (c->phase == CORE_LIVE) break;
         if (c->refusal) {
-            if (!c->reason[0]) zlink_refusal(c->link, c->reason, sizeof c->reason);
+            if (zlink_ask(c->link).refused == c->refusal) zlink_refusal(c->link, c->reason, sizeof c->reason);
             return c->refusal;
         }
         error = core_wait(c, deadline_ns);

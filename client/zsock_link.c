@@ -17,9 +17,10 @@
 #define MAX_MESSAGE_BYTES ((int64_t)1 << 30)
 /* Published results read ahead. What does not fit waits, and is dropped, at the daemon. */
 #define SUB_MESSAGES 256
-/* A daemon that cannot read our HELLO, for it was encrypted to another server's key, hangs up without a word; so does one
- * that ends in the middle of a handshake, but not as often in a row. */
-#define HANG_UPS 4
+/* A daemon that cannot read our HELLO, for it was encrypted to another server's key, hangs up without a word; so does, most
+ * of the time, one that speaks another mechanism; and one that ends in the middle of a handshake, but not as often in a
+ * row. */
+#define HANG_UPS 6
 
 static_assert(sizeof(zmq_msg_t) == sizeof(((zlink_part *)0)->room), "a zmq_msg_t fits a zlink_part exactly");
 
@@ -247,7 +248,7 @@ static void take_event(zlink *l, const void *bytes, size_t len) {
     } else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
         refused(l, -EACCES, ZLINK_KEY_UNKNOWN);
     } else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) {
-        if (l->keys[0][0] && !l->news.refused && ++l->hang_ups >= HANG_UPS) refused(l, -EACCES, ZLINK_HANGS_UP);
+        if (!l->news.refused && ++l->hang_ups >= HANG_UPS) refused(l, -EACCES, ZLINK_HANGS_UP);
     } else if (value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
         refused(l, -EACCES, l->keys[0][0] ? ZLINK_TAKES_NO_KEYS : ZLINK_WANTS_KEYS);
     } else if (l->news.refused != -EACCES) {
@@ -271,7 +272,15 @@ void zlink_refusal(const zlink *l, char *out, size_t size) {
         snprintf(out, size, "keys were given, and %s takes none: its auth.secret_key_file is not set", l->endpoint);
         return;
     case ZLINK_HANGS_UP:
-        snprintf(out, size, "%s hangs up in the CURVE handshake: is %s its public key?", l->endpoint, l->keys[0]);
+        if (!l->keys[0][0]) {
+            snprintf(out, size,
+                "%s hangs up in the handshake: it asks for CURVE keys (nct: --server-key, --key), or is no NCT "
+                "daemon",
+                l->endpoint);
+            return;
+        }
+        snprintf(out, size, "%s hangs up in the CURVE handshake: is %s its public key, and does it use keys?",
+            l->endpoint, l->keys[0]);
         return;
     default: snprintf(out, size, "no NCT daemon listens at %s", l->endpoint);
     }

@@ -31,7 +31,7 @@ typedef enum {
     ZLINK_KEY_UNKNOWN,   /* the daemon does not admit our public key */
     ZLINK_WANTS_KEYS,    /* it speaks CURVE, we do not */
     ZLINK_TAKES_NO_KEYS, /* the other way round */
-    ZLINK_HANGS_UP,      /* it cannot read what we say: the server key is another's */
+    ZLINK_HANGS_UP,      /* it says nothing: with keys, the server key is another's; without, it may ask for them */
     ZLINK_NOT_ZMTP
 } zlink_cause;
 

@@ -7,7 +7,7 @@ _nct() {
     info) words="--help --connect --server-key --key --json --timeout" ;;
     top) words="--help --http --interval --once --count --sort --streams --find --timeout --json" ;;
     ping) words="--help --connect --server-key --key --count --interval --timeout --json" ;;
-    bench) words="--help --connect --name --rate --every --poisson --streams --clients --threads --steps --mix --seconds --warmup --drain --slo --find-knee --within --subscribe --ttl --no-reply --pending --lag --seed --timeout --json" ;;
+    bench) words="--help --connect --server-key --key --name --rate --every --poisson --streams --clients --threads --steps --mix --seconds --warmup --drain --slo --find-knee --within --subscribe --ttl --no-reply --pending --lag --seed --timeout --json" ;;
     model) words="--help --in-channels --out-channels --kernel-size --stride --padding --dilation --groups --bias --padding-mode --num-groups --eps --no-affine --activation --sample-rate --seed --force --param --json" ;;
     keygen) words="--help --name --rights --topics --json" ;;
     esac

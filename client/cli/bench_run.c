@@ -2,6 +2,7 @@
  * are new for each run, so that nothing of the run before is left in one. */
 #include "bench.h"
 #include "cli.h"
+#include "keys.h"
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -31,6 +32,7 @@ static int open_clients(bench *b) {
     o.nonblock = 1;
     o.name = "nct bench";
     o.timeout_ms = (int)(b->o.timeout_s * 1000);
+    if (keys_apply(&o)) return CLI_USAGE;
     for (uint64_t i = 0; i < b->level.clients; i++) {
         b->clients[i].waiting = malloc(b->o.pending * sizeof(bench_due));
         int r = b->clients[i].waiting ? nct_open_why(&b->clients[i].c, b->o.endpoint, &o, reason) : -ENOMEM;
@@ -58,9 +60,12 @@ static void close_clients(bench *b) {
 
 static int open_subscriber(bench *b) {
     char topic[72];
+    nct_options o;
+    nct_options_init(&o);
     if (!b->o.subscribe) return CLI_OK;
+    if (keys_apply(&o)) return CLI_USAGE;
     snprintf(topic, sizeof topic, "%s/", b->model->name);
-    int r = nct_sub_open(&b->sub, b->o.subscribe, topic, NULL);
+    int r = nct_sub_open(&b->sub, b->o.subscribe, topic, &o);
     return r ? cli_usage("--subscribe '%s': %s", cli_quote(b->o.subscribe), nct_strerror(r)) : CLI_OK;
 }
 

@@ -1,6 +1,7 @@
 """nct.AsyncClient against the real daemon: many tasks on one session, the window, order, cuts, cancelling."""
 import asyncio
 import os
+import signal
 import sys
 import time
 
@@ -85,13 +86,46 @@ def test_send_recv_and_map_beside_calls(daemon):
         assert all(np.array_equal(a, b) for a, b in zip(got, want)) and got
 
 
+def test_what_one_task_reads_for_another_wakes_it(daemon):
+    x = noise(1)[0]
+
+    async def story():
+        async with client(daemon) as c:
+            await c.call(x, "m")
+            daemon.signal(signal.SIGSTOP)
+            call = asyncio.ensure_future(c.call(x, "m", timeout=100 * SLOW))
+            await asyncio.sleep(0.05)
+            assert c.in_flight == 1
+            daemon.signal(signal.SIGCONT)
+            assert conftest.until(lambda: daemon.ledger()["ok"] == 2)  # nothing of this loop runs: the answer is in the socket
+            with pytest.raises(nct.NctError, match="ENOENT"):
+                await c.recv(0)  # reads it, for it is not its own
+            await asyncio.wait_for(call, 10 * SLOW)
+    run(story())
+
+
+def test_seqs_rise_in_the_order_of_the_calls(daemon):
+    frames = noise(50)
+
+    async def story():
+        async with client(daemon) as c:
+            sent = asyncio.gather(*(c.send(x, "m", "s", tag=k) for k, x in enumerate(frames)))
+            await asyncio.sleep(0)  # they begin
+            answers = [await c.recv() for _ in frames]
+            await sent
+            assert [(a.seq, a.tag) for a in answers] == [(k, k) for k in range(50)]
+            both = await asyncio.gather(c.send(frames[0], "m", "s", seq=1000), c.send(frames[0], "m", "s"))
+            assert [(await c.recv()).seq for _ in both] == [1000, 1001]
+    run(story())
+
+
 def test_the_loop_goes_on_while_a_call_waits_and_a_cancelled_one_leaves_nobody(daemon):
     x = noise(1)[0]
 
     async def story():
         async with client(daemon) as c:
             await c.call(x, "m")
-            daemon.signal(19)  # SIGSTOP
+            daemon.signal(signal.SIGSTOP)
             try:
                 call = asyncio.ensure_future(c.call(x, "m", timeout=60))
                 ticks = 0
@@ -106,7 +140,7 @@ def test_the_loop_goes_on_while_a_call_waits_and_a_cancelled_one_leaves_nobody(d
                 with pytest.raises(asyncio.CancelledError):
                     await call
             finally:
-                daemon.signal(18)
+                daemon.signal(signal.SIGCONT)
             y = await c.call(x, "m")
             assert y.shape == (4, x.shape[1] - 2)
             with pytest.raises(nct.NctError):

@@ -11,7 +11,7 @@ SUCCEEDED = zmq.EVENT_HANDSHAKE_SUCCEEDED
 KEY, PROTOCOL, NO_DETAIL = (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
                             zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 MECHANISM = 0x11000002  # ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
-HANG_UPS = 4            # in a row, and the server key is another's: a daemon that cannot read a HELLO says nothing
+HANG_UPS = 6            # in a row: a daemon that cannot read what it hears says nothing
 
 
 def set_options(socket, keys):
@@ -91,8 +91,10 @@ class Link:
                               "reload it")
         if event == NO_DETAIL:
             self.hang_ups += 1
-            return ("EACCES", f"{at} hangs up in the CURVE handshake: is {self.keys[0]} its public key?") \
-                if self.keys and self.hang_ups >= HANG_UPS else None
+            if self.hang_ups < HANG_UPS:
+                return None
+            return "EACCES", (f"{at} hangs up in the CURVE handshake: is {self.keys[0]} its public key, and does it use keys?" if self.keys else
+                              f"{at} hangs up in the handshake: it asks for CURVE keys (curve=...), or is no NCT daemon")
         if value == MECHANISM and self.keys:
             return "EACCES", f"keys were given, and {at} takes none: its auth.secret_key_file is not set"
         if value == MECHANISM:

@@ -23,6 +23,7 @@ class AsyncClient(Client):
     def _begin(self):
         self._sleepers, self._watched = [], None
         self._awaited = set()  # request ids whose answers are a call()'s
+        self._sending = 0      # send()s that wait for a place
         self._gate = self._asking = None  # made in the loop that uses them
 
     async def open(self):
@@ -132,7 +133,11 @@ class AsyncClient(Client):
     async def send(self, x, model="default", stream="python", *, block=True, **options):
         """As Client.send: the request id, once there was a place in the window."""
         f = self._frame(x, model, stream, **options)
-        return await self._place(f, options.get("seq") is None, _deadline(self._timeout), block)
+        self._sending += 1
+        try:
+            return await self._place(f, options.get("seq") is None, _deadline(self._timeout), block)
+        finally:
+            self._sending -= 1
 
     def _take(self, number=None):
         for i, a in enumerate(self._s.ready):
@@ -150,7 +155,7 @@ class AsyncClient(Client):
             answer = self._take()
             if answer is not None:
                 return answer
-            if all(f.forgotten or number in self._awaited for number, f in s.flight.items()):
+            if not self._sending and all(f.forgotten or number in self._awaited for number, f in s.flight.items()):
                 raise NctError("ENOENT", "nothing is in flight: no answer would come")
             if not await self._sleep(deadline):
                 raise NctError("ETIMEDOUT", f"no answer in time; {len(s.flight)} frames in flight")
