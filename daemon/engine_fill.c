@@ -153,7 +153,8 @@ bool fill_step(slot *s, size_t *budget) {
         copy_set set;
         int32_t first = s->row;
         set.n = 0;
-        set.bytes = set.next = 0;
+        set.bytes = 0;
+        atomic_init(&set.next, 0);
         while (on && s->row < s->b->n_frames && set.n < PIECES_MAX) on = plan_piece(s, &set, budget);
         if (s->e->copiers && set.bytes >= POOL_BYTES)
             pool_run(s->e->copiers, copy_share, &set);
