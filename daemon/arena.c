@@ -41,11 +41,13 @@ int arena_new(arena **ret, size_t bytes) {
     a->bytes = n_pages * ARENA_PAGE;
     a->words = calloc(a->n_words, sizeof *a->words);
     if (!a->words) goto fail_words;
-    a->base = mmap(NULL, a->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    a->base = mmap(NULL, a->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (a->base == MAP_FAILED) {
         error = -errno;
         goto fail_map;
     }
+    madvise(a->base, a->bytes, MADV_HUGEPAGE); /* before the first touch: channels lie pages apart */
+    for (size_t at = 0; at < a->bytes; at += ARENA_PAGE / 8) a->base[at] = 0;
     mark(a, 0, a->n_pages, 1);
     *ret = a;
     return 0;

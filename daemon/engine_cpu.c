@@ -163,8 +163,11 @@ static void cpu_close(engine *e) {
 
 static void *cpu_alloc(engine *e, size_t bytes) {
     (void)e;
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    return p == MAP_FAILED ? NULL : p;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    madvise(p, bytes, MADV_HUGEPAGE); /* before the first touch */
+    memset(p, 0, bytes);
+    return p;
 }
 static void cpu_release(engine *e, void *p, size_t bytes) {
     (void)e;

@@ -60,7 +60,7 @@ static int memory_take(nct_layer *l, cpu_layer *c, nct_why *why) {
     size_t shorts = plan->co >= c->ops->lanes ? part_bytes(wide * plan->groups) : 0;
     size_t wino =
         l->at.flags & NCT_CUTTABLE || !cpu_wino_pays(plan) ? 0 : part_bytes(c->wino.group_floats * plan->groups);
-    size_t off = part_bytes(plan->slice_taps), bytes = weight + shorts + wino + 3 * row + 3 * off;
+    size_t off = part_bytes(plan->slice_taps), bytes = weight + shorts + wino + 3 * row + 4 * off;
     c->memory = l->at.alloc ? l->at.alloc(l->at.ctx, bytes) : memory_new(bytes);
     if (!c->memory) return why_set(why, -ENOMEM, "no memory for %zu bytes of packed weights", bytes);
     char *at = c->memory;
@@ -76,6 +76,7 @@ static int memory_take(nct_layer *l, cpu_layer *c, nct_why *why) {
     c->off = (int32_t *)(void *)(at += 3 * row);
     c->off_row = (int32_t *)(void *)(at + off);
     c->off_short = (int32_t *)(void *)(at + 2 * off);
+    c->off_turned = (int32_t *)(void *)(at + 3 * off);
     return 0;
 }
 
@@ -90,6 +91,7 @@ static int layer_new(nct_layer *l, const nct_weights *w, void *stream, nct_why *
     cpu_plan_short(&c->shorts);
     c->wino = c->plan;
     cpu_plan_wino(&c->wino);
+    cpu_turned_init(c);
     err = memory_take(l, c, why);
     if (err) goto fail_memory;
     cpu_pack(c, &l->p, w);

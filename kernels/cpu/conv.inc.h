@@ -21,9 +21,6 @@
  *     staging 64 steps before their use (+4 %); y prefetched for writing as a kernel starts (+-1 %, encodec48-l0 +2 %)
  *   lost: second pass of a frame from its end (convtasnet -1 %, dconv and encodec48-l0 +6 %) */
 
-typedef struct wino_end wino_end;
-static void wino_finish(const wino_end *e, int32_t co, int32_t rows, int32_t v0, int32_t v1);
-
 typedef struct {
     const float *x;
     int64_t x_pitch;
@@ -35,16 +32,16 @@ typedef struct {
     int64_t part_pitch, y_pitch;
     const float *bias;            /* with the last slice, else NULL */
     lines_ahead *ahead, *y_ahead; /* y_ahead may be NULL */
-    const wino_end *end;          /* of the last product of F(2,3): outputs, block by block */
+    const tile_end *end;          /* a block's products become outputs, or NULL */
+    int slides;                   /* turned x: the next tap is the next vector */
     float *staged;                /* one tap, x in place: the first block stages what it reads; NULL: x is staged */
     int64_t staged_pitch;
 } tile_args;
 
-enum { AHEAD = 64 * CPU_ROWS }; /* weights are read once a call, in one stream over the calls of a slice */
+enum { STEPS = 4, AHEAD = 64 * CPU_ROWS }; /* weights are read once a call, in one stream over the calls of a slice */
 
 INLINE void step_kernel(const int rows, const int cols, const int stages, const float *x, const float *w,
     vf (*acc)[COLS], float *staged) {
-    __builtin_prefetch(w + AHEAD);
     vf xv[COLS];
 #pragma GCC unroll 8
     for (int v = 0; v < cols; v++) {
@@ -57,6 +54,28 @@ INLINE void step_kernel(const int rows, const int cols, const int stages, const 
 #pragma GCC unroll 8
         for (int v = 0; v < cols; v++) acc[r][v] = FMA(wv, xv[v], acc[r][v]);
     }
+}
+
+/* All taps of a channel; the vectors of a tap but the last are those of the tap before but the first. */
+INLINE const float *taps_kernel(
+    const int rows, const int cols, int32_t n_k, const float *x, const float *w, vf (*acc)[COLS]) {
+    vf xv[COLS];
+#pragma GCC unroll 8
+    for (int v = 0; v < cols; v++) xv[v] = load(x + v * LANES);
+    for (int32_t k = 0; k < n_k; k += cols)
+#pragma GCC unroll 8
+        for (int i = 0; i < cols; i++, w += CPU_ROWS) {
+            if (i > 0 && k + i >= n_k) return w;
+            if (i % 2 == 0) __builtin_prefetch(w + AHEAD);
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; r++) {
+                vf wv = splat(w[r]);
+#pragma GCC unroll 8
+                for (int v = 0; v < cols; v++) acc[r][v] = FMA(wv, xv[(v + i) % cols], acc[r][v]);
+            }
+            xv[i] = load(x + (k + i + cols) * LANES);
+        }
+    return w;
 }
 
 INLINE void tile_kernel(const int rows, const int cols, const tile_args *a) {
@@ -159,7 +178,7 @@ static void slice_run(const tile_args *a, const float *w_slice, int32_t lo, int3
             block_run(a, w_slice + co / CPU_ROWS * block_floats + row0, co - lo, rows, v, end);
             ahead_step(a->ahead, rows * (end - v));
             if (a->y_ahead) ahead_step(a->y_ahead, rows * (end - v));
-            if (a->end) wino_finish(a->end, co - lo, rows, v, end);
+            if (a->end) a->end->finish(a->end, co - lo, rows, v, end);
         }
     }
 }
@@ -175,36 +194,67 @@ static lines_ahead slice_ahead(
     return ahead_of(src, (int64_t)group * plan->ci + s.ci0, s.n_ci, u, step, work);
 }
 
+/* One tile of a conv group's channels lo .. hi-1. */
+typedef struct {
+    const cpu_layer *c;
+    const cpu_source *src;
+    int32_t group, lo, hi, n;
+    int64_t t0, work; /* work: channels x vectors */
+    int turned;
+    float *x_tile, *part;
+} tile_job;
+
+/* Where a slice's x is read: turned, in place, in place and staged by the first block, or staged. */
+static void slice_x(const tile_job *j, const cpu_slice *s, tile_args *a) {
+    const cpu_plan *plan = &j->c->plan;
+    int64_t channel = (int64_t)j->group * plan->ci + s->ci0;
+    a->x = j->x_tile;
+    if (j->turned) {
+        turned_stage(j->c, j->src, channel, s, j->t0, j->x_tile);
+        a->x_pitch = j->c->turned_pitch;
+        a->off = j->c->off_turned;
+        a->slides = plan->stride == 1 && plan->dilation == 1;
+        return;
+    }
+    int stays = slice_stays(j->src, s, j->hi - j->lo);
+    const float *x = slice_inside(plan, j->src, channel, s, j->t0, j->n);
+    if (!x || (s->n_k > 1 && !stays)) {
+        a->x_pitch = plan->pitch;
+        a->off = j->c->off;
+        slice_stage(plan, j->src, channel, s, j->t0, round_up_lanes(j->n), j->x_tile);
+        return;
+    }
+    a->x = x;
+    a->x_pitch = j->src->pitch;
+    a->off = j->c->off_row;
+    if (stays) return;
+    a->staged = j->x_tile;
+    a->staged_pitch = plan->pitch;
+}
+
 static void conv_tile(const cpu_layer *c, const cpu_source *src, int32_t group, int32_t lo, int32_t hi, int64_t t0,
     int32_t n, cpu_target dst, float *x_tile, float *part) {
     const cpu_plan *plan = &c->plan;
     const float *w_group = c->weight + group * plan->group_floats;
-    int64_t blocks = ceil_div(plan->co, CPU_ROWS);
-    int direct = dst.slack || n % LANES == 0;
+    int64_t blocks = ceil_div(plan->co, CPU_ROWS), work = (int64_t)(hi - lo) * (round_up_lanes(n) / LANES);
+    int turned = c->turned_pitch && n == plan->tile && hi - lo > IN_PLACE_ROWS;
+    int direct = !turned && (dst.slack || n % LANES == 0);
+    tile_job job = {c, src, group, lo, hi, n, t0, work, turned, x_tile, part};
+    tile_end end = {turned_finish, part, plan->tile, NULL, dst, n};
     for (int32_t i = 0; i < plan->n_slices; i++) {
         cpu_slice s = cpu_slice_at(plan, i);
-        int last = i == plan->n_slices - 1;
-        tile_args a = {.x = x_tile, .x_pitch = plan->pitch, .off = c->off, .n_ci = s.n_ci, .n_k = s.n_k};
-        int64_t channel = (int64_t)group * plan->ci + s.ci0;
-        lines_ahead ahead = slice_ahead(plan, src, group, i, t0, (int64_t)(hi - lo) * (round_up_lanes(n) / LANES));
-        a.ahead = &ahead;
-        const float *x = slice_inside(plan, src, channel, &s, t0, n);
-        if (x && (s.n_k == 1 || slice_stays(src, &s, hi - lo))) {
-            a.x = x;
-            a.x_pitch = src->pitch;
-            a.off = c->off_row;
-            if (!slice_stays(src, &s, hi - lo)) {
-                a.staged = x_tile;
-                a.staged_pitch = plan->pitch;
-            }
-        } else {
-            slice_stage(plan, src, channel, &s, t0, round_up_lanes(n), x_tile);
-        }
-        a.part = i > 0 ? part : NULL;
+        tile_args a = {.n_ci = s.n_ci, .n_k = s.n_k, .part = i > 0 ? part : NULL, .y = part};
         a.part_pitch = a.y_pitch = plan->tile;
-        a.y = part;
-        if (last) {
+        lines_ahead ahead = slice_ahead(plan, src, group, i, t0, work), y_ahead;
+        a.ahead = &ahead;
+        slice_x(&job, &s, &a);
+        if (i == plan->n_slices - 1) {
+            cpu_target later = {
+                dst.y + plan->tile, dst.pitch, 0}; /* a direct tile is written from its first kernel on */
+            y_ahead = outputs_ahead(turned ? dst : later, hi - lo, n, work);
+            a.y_ahead = &y_ahead;
             a.bias = c->bias + group * plan->co + lo;
+            if (turned) a.end = &end;
             if (direct) {
                 a.y = dst.y;
                 a.y_pitch = dst.pitch;
@@ -212,6 +262,6 @@ static void conv_tile(const cpu_layer *c, const cpu_source *src, int32_t group, 
         }
         slice_run(&a, w_group + s.first * blocks * CPU_ROWS, lo, hi, n);
     }
-    for (int32_t r = 0; !direct && r < hi - lo; r++)
+    for (int32_t r = 0; !direct && !turned && r < hi - lo; r++)
         memcpy(dst.y + r * dst.pitch, part + (int64_t)r * plan->tile, (size_t)n * sizeof(float));
 }

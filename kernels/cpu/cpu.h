@@ -47,6 +47,9 @@ typedef struct {
     float *weight_short; /* blocks of ops->wide channels; NULL when a conv group has less than a vector */
     float *weight_wino;  /* NULL: every frame is convolved directly */
     int32_t *off_short;
+    int32_t turned_seg, turned_pitch,
+        turned_reach; /* turn.inc.h: as seg_len, pitch; vectors past a tile. pitch 0: no */
+    int32_t *off_turned;
     int32_t *off, *off_row; /* slice_taps of each: tap k in a staged tile, in a row of x itself */
 } cpu_layer;
 
@@ -78,10 +81,10 @@ typedef struct {
 } cpu_short;
 
 /* ((y - mean_hi) - mean_lo) * rstd * gamma + beta, activated and stored as `dtype`. norm 0: y is stored as it is.
- * guard: y that is not finite gives NaN (with statistics that did not see it). */
+ * guard: y that is not finite gives NaN (with statistics that did not see it). stream: F32 goes past the caches. */
 typedef struct {
     float mean_hi, mean_lo, rstd, gamma, beta;
-    int32_t activation, dtype, norm, guard;
+    int32_t activation, dtype, norm, guard, stream;
 } cpu_apply;
 
 /* One row a variant: everything that touches many floats. The files ops_*.c are one source in three widths. */
@@ -110,6 +113,7 @@ void cpu_plan_short(cpu_plan *plan);
 cpu_slice cpu_slice_at(const cpu_plan *plan, int32_t i);
 void cpu_plan_wino(cpu_plan *plan);
 int cpu_wino_pays(const cpu_plan *plan);
+void cpu_turned_init(cpu_layer *c);
 int64_t cpu_x_floats(const cpu_layer *c);
 int64_t cpu_part_floats(const cpu_layer *c);
 static inline int cpu_is_wino(const cpu_layer *c, int32_t t_out) {

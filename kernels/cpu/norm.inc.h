@@ -129,10 +129,24 @@ INLINE void row_run(
     if (i < n) store(dst + n - LANES, row_value(f, activation, guard, last));
 }
 
+/* The same into dst, not y itself, past the caches. */
+INLINE void row_stream(const row_factors *f, const int activation, const float *y, int64_t n, float *dst) {
+    int64_t head = (int64_t)((-(uintptr_t)dst % sizeof(vf)) / sizeof(float)), whole = (n - head) / LANES * LANES;
+    if (whole <= 0) {
+        row_run(f, activation, 0, y, n, dst);
+        return;
+    }
+    if (head) row_run(f, activation, 0, y, head, dst);
+    for (int64_t i = head; i < head + whole; i += LANES) STREAM(dst + i, row_value(f, activation, 0, load(y + i)));
+    if (head + whole < n) row_run(f, activation, 0, y + head + whole, n - head - whole, dst + head + whole);
+}
+
 INLINE void row_f32(const cpu_apply *a, const int activation, const float *y, int64_t n, float *dst) {
     const row_factors f = {splat(a->mean_hi), splat(a->mean_lo), splat(a->rstd), splat(a->gamma), splat(a->beta)};
     if (a->guard)
         row_run(&f, activation, 1, y, n, dst);
+    else if (a->stream)
+        row_stream(&f, activation, y, n, dst);
     else
         row_run(&f, activation, 0, y, n, dst);
 }
@@ -156,6 +170,7 @@ static void row_apply(const cpu_apply *a, const float *y, int64_t n, float *dst)
 static void apply(const cpu_apply *a, const float *y, int64_t n, void *dst) {
     if (a->dtype == NCT_F32) {
         row_apply(a, y, n, dst);
+        if (a->stream) STREAM_END();
         return;
     }
     float buffer[512];

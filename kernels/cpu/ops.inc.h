@@ -1,6 +1,7 @@
 /* ops.inc.h: one variant's row of the table; see ops_*.c for what each defines. */
 #include "vec.inc.h"
 #include "stage.inc.h"
+#include "turn.inc.h"
 #include "conv.inc.h"
 #include "wino.inc.h"
 #include "act.inc.h"

@@ -9,6 +9,8 @@
     #define FMA(a, b, c)  _mm256_fmadd_ps(a, b, c)
     #define HALF(h)       _cvtsh_ss(h)
     #define TO_HALF(f)    _cvtss_sh(f, _MM_FROUND_TO_NEAREST_INT)
+    #define STREAM(p, v)  _mm256_stream_ps(p, v)
+    #define STREAM_END()  _mm_sfence()
     #define OPS           cpu_ops_avx2
     #define OPS_NAME      "avx2"
     #define OPS_SUPPORTED                                                                                            \

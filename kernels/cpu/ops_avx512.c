@@ -9,6 +9,8 @@
     #define FMA(a, b, c)  _mm512_fmadd_ps(a, b, c)
     #define HALF(h)       _cvtsh_ss(h)
     #define TO_HALF(f)    _cvtss_sh(f, _MM_FROUND_TO_NEAREST_INT)
+    #define STREAM(p, v)  _mm512_stream_ps(p, v)
+    #define STREAM_END()  _mm_sfence()
     #define OPS           cpu_ops_avx512
     #define OPS_NAME      "avx512"
     #define OPS_SUPPORTED                                                                                            \

@@ -10,6 +10,8 @@
 #define COLS          2
 #define SHORT_COLS    6
 #define SHORT_VECTORS 2
+#define STREAM(p, v)  store(p, v)
+#define STREAM_END()  (void)0
 #define OPS           cpu_ops_portable
 #define OPS_NAME      "portable"
 #define OPS_SUPPORTED 1

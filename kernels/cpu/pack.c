@@ -103,5 +103,9 @@ void cpu_pack(cpu_layer *c, const nct_params *p, const nct_weights *w) {
     }
     offsets_fill(plan, c->off);
     offsets_fill(&c->shorts, c->off_short);
-    for (int32_t k = 0; k < plan->slice_taps; k++) c->off_row[k] = k * plan->dilation;
+    for (int32_t k = 0; k < plan->slice_taps; k++) {
+        int32_t at = k * plan->dilation;
+        c->off_row[k] = at;
+        c->off_turned[k] = c->turned_pitch ? at % plan->stride * c->turned_seg + at / plan->stride * lanes : 0;
+    }
 }

@@ -94,12 +94,26 @@ int cpu_wino_pays(const cpu_plan *plan) {
     return plan->taps == 3 && plan->stride == 1 && plan->dilation == 1 && plan->ci >= 16 && plan->co >= 16;
 }
 
+/* Turned tiles: of several taps, whole groups of vectors, and no tap further than a group behind the tile. */
+void cpu_turned_init(cpu_layer *c) {
+    const cpu_plan *plan = &c->plan;
+    int32_t lanes = c->ops->lanes, across = plan->tile / lanes;
+    int64_t reach = (int64_t)(plan->slice_taps - 1) * plan->dilation / plan->stride;
+    int spans = plan->seg_step == 1 && plan->segments == plan->stride;
+    if (plan->slice_taps == 1 || plan->stride > 4 || across % lanes || reach > lanes || !spans) return;
+    c->turned_reach = (int32_t)reach;
+    c->turned_seg = (across + c->turned_reach) * lanes;
+    c->turned_pitch = (plan->stride * c->turned_seg / 16 | 1) * 16;
+    if (c->turned_pitch < plan->stride * c->turned_seg) c->turned_pitch += 32;
+}
+
 static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
 int64_t cpu_x_floats(const cpu_layer *c) {
     int64_t n = (int64_t)c->plan.slice_ci * c->plan.pitch;
+    n = larger(n, (int64_t)c->plan.slice_ci * c->turned_pitch);
     if (c->weight_short) n = larger(n, (int64_t)CPU_SHORT_FRAMES * c->shorts.slice_ci * c->shorts.pitch);
     if (c->weight_wino) n = larger(n, (int64_t)c->wino.slice_ci * 2 * CPU_WINO);
     return round_up(n + 16, CPU_ALIGN / sizeof(float));

@@ -14,6 +14,7 @@
 enum {
     FEW_PRODUCTS = 16, /* of an output: cheaper to compute again than to fetch */
     FEW_BYTES = 384 << 10,
+    STREAM_BYTES = 16 << 20,
     FRAMES_EACH = 16, /* of unequal length for each worker: none is more than 1/16 behind */
     STAGE_WORTH = 48, /* channels of a unit that make up for staging its x once more */
 };
@@ -110,6 +111,12 @@ static void splits_choose(cpu_run *r) {
     r->splits = (int32_t)(want < most ? want : most);
 }
 
+static int64_t y_bytes(const nct_layer *l, const nct_job *job) {
+    int64_t steps = 0;
+    for (int32_t n = 0; job->y && n < job->n_frames; n++) steps += job->frames[n].t_out;
+    return steps * l->p.out_channels * (int64_t)dtype_size(job->y_dtype);
+}
+
 static cpu_run run_of(const nct_layer *l, const nct_job *job, int32_t n_workers, const layout *at, int64_t max_t) {
     const cpu_layer *c = l->impl;
     cpu_run r = {.l = l, .c = c, .job = job, .n_workers = n_workers};
@@ -117,6 +124,7 @@ static cpu_run run_of(const nct_layer *l, const nct_job *job, int32_t n_workers,
     r.stats = job->norm != NCT_NORM_GIVEN && !(job->flags & NCT_CONV_ONLY);
     r.leaves = r.stats || job->frame_flags;
     r.in_place = job->y && job->y_dtype == NCT_F32 && !has_few_products(&l->p);
+    r.stream = has_few_products(&l->p) && y_bytes(l, job) >= STREAM_BYTES;
     r.raw_floats = raw_floats_of(&l->p, max_t);
     char *base = job->workspace;
     r.norm = (cpu_norm *)(void *)(base + at->norm);

@@ -19,6 +19,7 @@ typedef struct {
     int32_t group_co; /* channels of a norm group */
     int stats;        /* outputs are counted: norm OWN or RUNNING */
     int leaves;       /* leaves are kept: stats, or frame_flags want to know what is not finite */
+    int stream;       /* y is written once, and too large to be found in a cache by who reads it */
     int in_place;     /* blocks: y holds the raw outputs between the phases; else they are computed twice */
     int32_t splits;   /* blocks: parts that the channels are cut into */
     int any_blocks;

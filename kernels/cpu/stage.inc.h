@@ -129,6 +129,14 @@ static lines_ahead ahead_of(
     return (lines_ahead){.p = p, .pitch = src->pitch * size, .bytes = n * size, .rows = rows, .work = work};
 }
 
+static lines_ahead outputs_ahead(cpu_target dst, int32_t rows, int32_t n, int64_t work) {
+    return (lines_ahead){.p = (const char *)dst.y,
+        .pitch = dst.pitch * (int64_t)sizeof(float),
+        .bytes = n * (int64_t)sizeof(float),
+        .rows = rows,
+        .work = work};
+}
+
 INLINE void ahead_step(lines_ahead *a, int32_t work) {
     a->work_done += work;
     int32_t until = (int32_t)(a->rows * a->work_done / a->work);

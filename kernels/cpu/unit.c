@@ -17,6 +17,11 @@ static void conv_run(
     }
 }
 
+/* A row's first lines, while the one before is worked on: where one begins, the hardware's prefetch has yet to learn. */
+static void row_ahead(const float *row) {
+    for (int i = 0; i < 8; i++) __builtin_prefetch((const char *)row + 64 * i);
+}
+
 /* The leaves of one block of steps. */
 static void leaves_run(
     const cpu_run *r, const cpu_frame *f, int32_t c0, int32_t c1, int32_t block, const float *y, int64_t pitch) {
@@ -24,6 +29,7 @@ static void leaves_run(
     int32_t n = left < CPU_LEAF ? (int32_t)left : CPU_LEAF;
     for (int32_t c = c0; c < c1; c++) {
         cpu_leaf *leaf = f->leaf + (int64_t)c * f->blocks + block;
+        if (c + 1 < c1) row_ahead(y + (c + 1 - c0) * pitch);
         r->c->ops->leaf(y + (c - c0) * pitch, n, &leaf->mean, &leaf->m2);
     }
 }
@@ -51,22 +57,24 @@ static void apply_run(const cpu_run *r, const cpu_frame *f, int32_t c0, int32_t 
     cpu_apply a = {0};
     for (int32_t c = c0; c < c1; c++) {
         if (c == c0 || c % r->group_co == 0) a = apply_of(r, f, c / r->group_co);
+        a.stream = r->stream;
+        if (c + 1 < c1) row_ahead(raw + (c + 1 - c0) * pitch);
         a.gamma = r->c->gamma[c];
         a.beta = r->c->beta[c];
         r->c->ops->apply(&a, raw + (c - c0) * pitch, n, y_at(r, f, c, t0));
     }
 }
 
-/* Where raw outputs of [c0][t0] go: y itself if it can hold them, else this worker's buffer. */
+/* Where raw outputs of [c0][t0] go: y itself if it can and shall hold them, else this worker's buffer. */
 static cpu_target raw_target(const cpu_run *r, const cpu_frame *f, int32_t c0, int64_t t0, int64_t steps) {
-    if (r->job->y && r->job->y_dtype == NCT_F32)
+    if (r->job->y && r->job->y_dtype == NCT_F32 && !r->stream)
         return (cpu_target){(float *)(void *)y_at(r, f, c0, t0), f->f->y_pitch, 0};
     return (cpu_target){r->raw, round_up(steps, 64), 1};
 }
 
 /* The same for frame i of several short ones, at channel c0 + skip. */
 static cpu_target short_target(const cpu_run *r, const cpu_frame *f, int32_t i, int32_t c0, int32_t skip) {
-    if (r->job->y && r->job->y_dtype == NCT_F32) return raw_target(r, f, c0 + skip, 0, f->f->t_out);
+    if (r->job->y && r->job->y_dtype == NCT_F32 && !r->stream) return raw_target(r, f, c0 + skip, 0, f->f->t_out);
     return (cpu_target){r->raw + ((int64_t)i * r->l->p.out_channels + skip) * CPU_SHORT, CPU_SHORT, 1};
 }
 

@@ -53,22 +53,15 @@ INLINE void wino_outputs(const float *m, float bias, int32_t v0, int32_t v1, flo
     }
 }
 
-/* Where the products of a chunk of channels go. */
-struct wino_end {
-    const float *m, *bias;
-    cpu_target dst;
-    int32_t n;
-};
-
 /* Block by block between kernels, so that the stores drain while the next block is multiplied: rows of y lie pages
  * apart, in the same sets of L1, and a whole chunk's at once waited for L2. */
-static void wino_finish(const wino_end *e, int32_t co, int32_t rows, int32_t v0, int32_t v1) {
+static void wino_finish(const tile_end *e, int32_t co, int32_t rows, int32_t v0, int32_t v1) {
     float whole[CPU_WINO];
     for (int32_t r = co; r < co + rows; r++) {
         float *y = e->dst.y + r * e->dst.pitch;
         int32_t t0 = 2 * v0 * LANES, t1 = 2 * v1 * LANES < e->n ? 2 * v1 * LANES : e->n;
         int part = t1 < 2 * v1 * LANES;
-        wino_outputs(e->m + (int64_t)r * 4 * PAIRS, e->bias[r], v0, v1, part ? whole : y);
+        wino_outputs(e->m + r * e->m_pitch, e->bias[r], v0, v1, part ? whole : y);
         if (part) memcpy(y + t0, whole + t0, (size_t)(t1 - t0) * sizeof(float));
     }
 }
@@ -90,7 +83,7 @@ static void wino_isolate(const cpu_layer *c, const cpu_source *src, int32_t grou
 
 /* One slice of channels lo .. hi-1: the four products; m is [channel][product][pair]. end: of the last slice. */
 static void wino_slice(const cpu_plan *plan, const cpu_slice *s, const float *w, const float *u, int32_t lo,
-    int32_t hi, int32_t pairs, float *m, lines_ahead *ahead, lines_ahead *y_ahead, const wino_end *end) {
+    int32_t hi, int32_t pairs, float *m, lines_ahead *ahead, lines_ahead *y_ahead, const tile_end *end) {
     static const int32_t no_off[1] = {0};
     for (int32_t j = 0; j < 4; j++) {
         tile_args a = {.x = u + (int64_t)j * s->n_ci * PAIRS, .x_pitch = PAIRS, .off = no_off, .ahead = ahead};
@@ -103,14 +96,6 @@ static void wino_slice(const cpu_plan *plan, const cpu_slice *s, const float *w,
         if (j == 3) a.end = end;
         slice_run(&a, w + j * round_up(plan->co, CPU_ROWS) * s->n_ci, lo, hi, pairs);
     }
-}
-
-static lines_ahead outputs_ahead(cpu_target dst, int32_t rows, int32_t n, int64_t work) {
-    return (lines_ahead){.p = (const char *)dst.y,
-        .pitch = dst.pitch * (int64_t)sizeof(float),
-        .bytes = n * (int64_t)sizeof(float),
-        .rows = rows,
-        .work = work};
 }
 
 /* Channels in chunks whose products stay in L1 until they are outputs: m of all 256 and y together overran L2. */
@@ -132,7 +117,7 @@ static void wino_tile(const cpu_layer *c, const cpu_source *src, int32_t group, 
             float *chunk = m + (int64_t)(c0 - lo) * 4 * PAIRS;
             cpu_target to = {dst.y + (c0 - lo) * dst.pitch, dst.pitch, dst.slack};
             lines_ahead y = outputs_ahead(to, rows, n, rows * row_work);
-            wino_end end = {chunk, c->bias + group * plan->co + c0, to, n};
+            tile_end end = {wino_finish, chunk, 4 * PAIRS, c->bias + group * plan->co + c0, to, n};
             wino_slice(
                 plan, &s, w, x_tile, c0, c0 + rows, pairs, chunk, &ahead, &y, i == plan->n_slices - 1 ? &end : NULL);
         }

@@ -41,6 +41,7 @@ SHAPES = {
 
 
 SETTLE_S = 0.03
+REST_ROUNDS = 3  # of the variants that are not this machine's best
 
 
 class Shape(ctypes.Structure):
@@ -135,6 +136,7 @@ class Contest:
             self.runs["onednn-bare"] = lambda: lib.dnnl_peer_bare(nwc)
         if "torch" in peers:
             self.runs["torch"] = torch_new(data, threads)
+        self.slower = variants[1:]
         # The loop's share: at least 2 ms, else it measures waking up.
         self.fma_flop = max(data.flop, 4e8 * threads)
         self.times = {k: [] for k in ["fma", *self.runs]}
@@ -160,22 +162,25 @@ class Contest:
         first = next(iter(ys.values()))
         return {k: float(np.max(np.abs(y - first))) for k, y in ys.items()}
 
-    def round(self, repeat):
+    def round(self, repeat, rest):
+        """rest: the variants beside the best one too."""
+        beside = []
         for k, run in self.runs.items():
+            if k in self.slower and not rest:
+                continue
             # The loop beside each contestant: what the machine gave at that moment.
-            self.times["fma"].append(self.lib.fma_run(self.fma_flop, self.threads) * self.data.flop / self.fma_flop)
+            beside.append(self.lib.fma_run(self.fma_flop, self.threads) * self.data.flop / self.fma_flop)
             run()
             self.times[k].append(min(run() for _ in range(repeat)))
             # An OpenMP peer's threads look for work for milliseconds after it: on the next one's processors.
             time.sleep(SETTLE_S if self.threads > 1 and (k == "torch" or k.startswith("onednn")) else 0.002)
+        self.times["fma"].append(min(beside))
 
     def medians(self):
-        n = len(self.times[next(iter(self.runs))])
-        fma = [min(self.times["fma"][i * len(self.runs):(i + 1) * len(self.runs)]) for i in range(n)]
         ms = {k: statistics.median(v) * 1e3 for k, v in self.times.items()}
-        ratio = {k: statistics.median(a / b for a, b in zip(self.times[k], fma)) for k in self.runs}
-        best = next(iter(self.runs))
-        beside = {k: statistics.median(a / b for a, b in zip(self.times[k], self.times[best])) for k in self.runs}
+        best = self.times[next(iter(self.runs))]
+        ratio = {k: statistics.median(a / b for a, b in zip(self.times[k], self.times["fma"])) for k in self.runs}
+        beside = {k: statistics.median(a / b for a, b in zip(self.times[k], best)) for k in self.runs}
         return ms, ratio, beside
 
     def close(self):
@@ -220,7 +225,7 @@ def main():
                 sys.exit(f"bench: {name}: contestants disagree: {off}")
             end, rounds = time.monotonic() + args.seconds, 0
             while rounds < 3 or rounds < args.rounds and time.monotonic() < end:
-                contest.round(2)
+                contest.round(2, rounds < REST_ROUNDS)
                 rounds += 1
             ms, ratio, beside = contest.medians()
             contest.close()

@@ -2,6 +2,7 @@
 #include "bench_layer.h"
 #include "nct_layer.h"
 #include "pool.h"
+#include "weights_memory.h"
 #include <immintrin.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,8 +62,9 @@ static int job_make(ours *o, const bench_shape *s) {
     nct_limits lim = {s->n, o->threads, s->t_out, (int64_t)s->n * s->t_out};
     size_t bytes;
     if (nct_workspace(&o->layer, 1, &lim, &bytes, NULL)) return -1;
-    void *workspace = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    void *workspace = memory_new(bytes);
     o->frames = calloc((size_t)s->n, sizeof *o->frames);
+    o->job.workspace = workspace;
     if (!workspace || !o->frames) return -1;
     memset(workspace, 0, bytes);
     frames_fill(o->frames, s);
@@ -116,7 +118,7 @@ void ours_free(ours *o) {
     pool_free(o->pool);
     nct_layer_free(o->layer);
     free(o->frames);
-    free(o->job.workspace);
+    memory_free(o->job.workspace);
     free(o);
 }
 
