@@ -75,14 +75,15 @@ def test_random_layers_alone_and_in_a_batch(variant):
 
 
 @pytest.mark.parametrize("flags", [0, nct.CUTTABLE])
-@pytest.mark.parametrize("ci, k, stride, dilation", [(7, 3, 1, 1), (1, 10, 5, 1), (128, 3, 1, 1), (3, 4, 2, 3), (300, 1, 1, 1)])
+@pytest.mark.parametrize("ci, k, stride, dilation", [(7, 3, 1, 1), (1, 10, 5, 1), (128, 3, 1, 1), (3, 4, 2, 3), (300, 1, 1, 1),
+                                                      (64, 7, 1, 1), (9, 5, 2, 1), (9, 8, 4, 2), (20, 4, 3, 3), (40, 5, 1, 4)])
 def test_one_dot_product_everywhere(variant, ci, k, stride, dilation, flags):
     """Every output is the sum of the same products: every row, column and tile position must round it alike."""
     rng = np.random.default_rng(18)
     layer = nct.Layer(np.repeat(pytorch_init(rng, 1, ci, k), 37, 0).astype(f32), np.full(37, 0.3, f32), stride=stride,
                       dilation=dilation)
     column = rng.standard_normal((ci, 1))
-    for t in ((k - 1) * dilation + 1, 40, 333):
+    for t in ((k - 1) * dilation + 1, 40, 333, 300 * stride + (k - 1) * dilation):
         got, = nct.Job(layer, [np.repeat(column, t, 1)], flags=nct.CONV_ONLY).cpu(variant, flags=flags).bits()
         assert len(np.unique(got.view(np.uint32))) == 1, f"T {t}"
 
@@ -101,3 +102,17 @@ def test_repacked_weights_are_the_new_layer(variant):
     [nct.lib.nct_layer_free(h) for h in old.values()]
     same_bits(after, fresh, "repacked")
     assert (after != before).any()
+
+
+def test_a_job_too_large_for_the_caches_has_the_bits_of_its_frames(variant):
+    """Results written once, of 16 MiB and more, take another way to memory; every row here has its own alignment."""
+    rng = np.random.default_rng(20)
+    layer = nct.Layer(pytorch_init(rng, 33, 2, 3).astype(f32), rng.standard_normal(33).astype(f32), num_groups=11,
+                      activation="gelu")
+    lengths = [30011, 40000, 21, 3, 70003]
+    xs = [rng.standard_normal((2, t)) for t in lengths]
+    for workers in 1, 3:
+        got = nct.Job(layer, xs, gap=3, shift=1).cpu(variant, n_workers=workers).bits()
+        assert sum(g.nbytes for g in got) >= 16 << 20
+        for x, row in zip(xs, got):
+            same_bits(row, nct.Job(layer, [x]).cpu(variant).bits()[0], f"{x.shape[1]} steps, {workers} workers")

@@ -28,6 +28,8 @@ LAYERS = {
     "replicate": dict(padding=3, padding_mode="replicate"),
     "one in": dict(ci=1, co=16, num_groups=16, k=10, stride=5, activation="gelu"),
     "wide": dict(ci=70, co=33, num_groups=11, padding=2),
+    "wide, stride 2": dict(ci=60, co=33, num_groups=11, k=6, stride=2, padding=3),
+    "wide, dilated": dict(ci=60, co=33, num_groups=11, dilation=3, padding=6),
 }
 
 

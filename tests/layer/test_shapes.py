@@ -34,6 +34,13 @@ CUTLASS_1D = [
     (1, 2, 64, 8, 256, 4, 1, (0, 1), 1), (1, 2, 64, 8, 256, 3, 2, (0, 1), 1), (1, 2, 64, 8, 256, 3, 1, (0, 1), 2),
 ]
 
+# Tiles of 256 outputs in several slices, with and without an end that is none.
+WHOLE_TILES = [
+    (1, 1, 64, 1100, 40, 7, 1, (3, 3), 1), (1, 2, 48, 2100, 64, 8, 4, (0, 0), 1), (1, 1, 60, 700, 30, 5, 2, (2, 2), 1),
+    (1, 1, 80, 900, 32, 4, 3, (1, 1), 1), (1, 1, 60, 600, 40, 5, 1, (8, 8), 4), (2, 1, 120, 517, 62, 6, 1, (3, 2), 1),
+    (1, 1, 600, 1027, 31, 1, 1, (0, 0), 1), (1, 1, 3, 1500, 26, 300, 1, (9, 9), 1),
+]
+
 
 def dilated():
     """The right pad is what one output needs, or the left one where that is more."""
@@ -57,11 +64,11 @@ def judged(engine, size, seed):
         nct.first_bad(got, want, nct.bound(layer, conv, want, b=engine.b), f"{size}: {layer}")
 
 
-@pytest.mark.parametrize("size", ONEDNN_1D + CUTLASS_1D, ids=str)
+@pytest.mark.parametrize("size", ONEDNN_1D + CUTLASS_1D + WHOLE_TILES, ids=str)
 def test_published_conv_sizes(engine, size):
     groups, n, ci, t, co, k = size[:6]
     if engine.exact and n * t * co * ci // groups * k > 5_000_000:
-        size = (groups, 1, ci, min(t, 24), co, k) + size[6:]  # plain loops: fewer steps, the same channels
+        size = (groups, 1, ci, min(t, 24 + (k - 1) * size[8]), co, k) + size[6:]  # plain loops: fewer steps, the same channels
     judged(engine, size, sum(size[:7]))
 
 
