@@ -106,8 +106,10 @@ static void send_failed(answers *a, zpeer *p, session *s, int error) {
         if (!p->cut) log_warning("client cut: no room for one more answer client=%s", s ? s->client : "");
         zrouter_cut(a->router, p, CUT_full);
     }
-    /* One that has left and still has frames to be read: they are received first, and then end with it. */
-    if (s && !(p && p->left)) sessions_fail(a->ss, s);
+    /* One that has left and still has frames to be read: they are received first, and then end with it. libzmq knows it
+     * before its monitor was read. */
+    bool leaves = p && (p->left || (error == -EHOSTUNREACH && p->fd >= 0));
+    if (s && !leaves) sessions_fail(a->ss, s);
 }
 
 int answer_send(answers *a, session *s, wire_header *h, const char *topic, size_t topic_bytes, const answer_row *row,
