@@ -117,7 +117,7 @@ def quantiles(h):
 def latency(o, peers, impl, streams, every_ms):
     warmup = min(1, o.seconds / 4)
     j = bench(o, peers, impl, "--streams", streams, "--every", f"{every_ms}ms", "--seconds", o.seconds + warmup, "--warmup", warmup,
-              "--subscribe", f"ipc://{peers.folder}/{impl}-pub", "--pending", 2000, "--drain", 3)
+              "--subscribe", f"ipc://{peers.folder}/{impl}-pub", "--pending", 2000, "--drain", 1)
     return {"bench": "latency", "impl": impl, "streams": streams, "every_ms": every_ms, "clients": j["clients"],
             "frames_due_s": j["rate"], "answered_s": round(j["answered_per_s"]), "measured": j["latency"]["n"],
             "lost": j["lost"] - j["unheard"], "unheard": j["unheard"], "kept_up": j["lost"] == 0 and j["latency"]["p99_us"] < 1e6, "answer": quantiles(j["latency"]),
@@ -127,7 +127,7 @@ def latency(o, peers, impl, streams, every_ms):
 
 def knee(o, peers, impl):
     j = bench(o, peers, impl, "--find-knee", "--slo", "p99=10ms", "--every", "10ms", "--streams", o.first, "--seconds", o.knee_seconds,
-              "--warmup", min(0.5, o.knee_seconds / 4), "--drain", 2)
+              "--warmup", min(0.5, o.knee_seconds / 4), "--drain", 1)
     at = next((s for s in j["tried"] if s["level"] == j["answer"]), {})
     return {"bench": "real-time-streams", "impl": impl, "every_ms": 10, "slo": "p99 < 10 ms, no frame lost", "streams": j["answer"],
             "misses_at": j["misses_at"], "limited_by": j["limited_by"], "p50_ms": at.get("p50_ms"), "p99_ms": at.get("p99_ms"),
@@ -135,21 +135,21 @@ def knee(o, peers, impl):
 
 
 def measure(o, folder):
-    """All rows, the peers in turns."""
-    peers, rows = Peers(o, folder), []
+    """Row after row, the peers in turns; what a shorter time should not lose comes first."""
+    peers = Peers(o, folder)
     try:
         for impl in ("echo", "nctd"):  # both are up, and what comes first to a fresh process is over
             bench(o, peers, impl, "--rate", 200, "--seconds", 0.5, "--warmup", 0)
-        for streams, every_ms in o.rows:
+        for streams, every_ms in o.rows[:2]:
             for impl in ("echo", "nctd"):
-                rows.append(latency(o, peers, impl, streams, every_ms))
-                show(rows[-1])
+                yield latency(o, peers, impl, streams, every_ms)
         for impl in ("echo", "nctd") if o.knee_seconds else ():
-            rows.append(knee(o, peers, impl))
-            show(rows[-1])
+            yield knee(o, peers, impl)
+        for streams, every_ms in o.rows[2:]:
+            for impl in ("echo", "nctd"):
+                yield latency(o, peers, impl, streams, every_ms)
     finally:
         peers.stop()
-    return rows
 
 
 def show(r):
@@ -164,7 +164,7 @@ def show(r):
 
 
 def keep(path, rows, engine):
-    """The file's rows of other engines stay."""
+    """Written after every row. The file's rows of other engines stay."""
     old = []
     if os.path.exists(path):
         with open(path) as f:
@@ -195,14 +195,17 @@ def main():
     o.build = os.path.abspath(o.build)
     o.rows = [tuple(map(int, r.split(":"))) for r in o.rows.split(",")]
     began, folder = time.monotonic(), tempfile.mkdtemp(prefix="nct-latency-")
-    try:
-        rows = measure(o, folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     about = {"date": datetime.date.today().isoformat(), "hardware": hardware(), "cores": cores, "frame": "2x480", "engine": o.engine,
              "command": f"make bench-latency BENCH='{command(sys.argv[1:], o)}'"}
-    if o.json:
-        keep(o.json, [{**about, **r} for r in rows], o.engine)
+    rows = []
+    try:
+        for row in measure(o, folder):
+            rows.append({**about, **row})
+            show(row)
+            if o.json:
+                keep(o.json, rows, o.engine)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     print(f"{time.monotonic() - began:.0f} s")
     return 0
 
