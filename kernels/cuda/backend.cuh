@@ -25,7 +25,7 @@ int64_t ctas_of(const cuda_job *j, const nct_job *job, const row *row);
 
 /* launch.cu */
 struct room { /* offsets into the workspace */
-    size_t leaf_start, coef, counters, leaves, scratch, partial, bytes;
+    size_t leaf_start, coef, counters, leaves, scratch, partial, turned, bytes;
 };
 room room_of(const cuda_layer *l, int64_t frames, int64_t max_t, int64_t sum_t);
 cuda_job job_begin(const cuda_layer *l, const nct_job *job);

@@ -142,6 +142,38 @@ static const row *mma_row(const cuda_layer *l, const cuda_job *j, const nct_job 
     }
     return last;
 }
+/* Rows of conv_wgmma_ss_sm90.cu: the least of waves of CTAs x (what the tensor cores take + what lies around it), in
+ * cycles; a second pass over y where its statistics cannot meet. Measured on the H200: tiles of 64 steps run at half of the
+ * tensor cores' rate, and of equals the earlier one wins (matcha: 64x256 38 us, 128x128 81). */
+static const row *units_row(const cuda_layer *l, const cuda_job *j, const nct_job *job) {
+    static const char *names[] = {"units-128x256", "units-64x256", "units-128x128", "units-64x128", "units-64x64"};
+    enum { AROUND = 6000, PASS_BYTES_A_CYCLE = 2400 };
+    const int64_t rate = l->precision == NCT_PREC_BF16 ? 2048 : 1024;
+    const row *best = NULL;
+    int64_t least = INT64_MAX, steps = 0;
+    for (int32_t n = 0; n < job->n_frames; n++) steps += job->frames[n].t_out;
+    for (const char *base : names) {
+        char name[32];
+        snprintf(name, sizeof name, "%s-fused", base);
+        const row *fused = row_named(name), *r = row_named(base);
+        const int meets = row_fits(fused, l, j, job);
+        if (meets)
+            r = fused;
+        else if (!row_fits(r, l, j, job))
+            continue;
+        int64_t waves = (ctas_of(j, job, r) + l->sms - 1) / l->sms;
+        int64_t tile = (int64_t)r->tile_c * r->tile_t * l->g.cig * l->g.k / rate * (r->tile_t > 64 ? 1 : 2);
+        int64_t cost = waves * (tile + AROUND) + (meets ? 0 : AROUND + steps * l->g.co * 12 / PASS_BYTES_A_CYCLE);
+        if (cost < least) least = cost, best = r;
+    }
+    /* Few tiles of 64x128: a cluster holds a frame. 10 of 11 SMs have room for clusters of 4 and 8. */
+    if (best && best->tile_c == 64 && best->tile_t == 128 && best->pass == PASS_FUSED) {
+        const row *near = row_named(j->max_t_out <= 512 ? "units-64x128-fused4" : "units-64x128-fused8");
+        int64_t ctas = (int64_t)job->n_frames * ((l->g.cog + 63) / 64) * l->g.groups * (j->max_t_out <= 512 ? 4 : 8);
+        if (row_fits(near, l, j, job) && ctas * 11 <= (int64_t)l->sms * 10) return near;
+    }
+    return best;
+}
 /* Measured on the H200 with every row (bench_gpu.py --rows): wide tiles win while they give about half of the SMs a CTA
  * (matcha: 64 CTAs of 128x256 beat 128 of 128x128), narrow ones after that; the fused row wins unless so few CTAs meet
  * that the cooperative launch costs more than the pass it saves (default-n1, cosyvoice). */
@@ -151,6 +183,11 @@ static const row *wgmma_row(const cuda_layer *l, const cuda_job *j, const nct_jo
         int32_t percent; /* of the SMs that its CTAs must reach */
     } tiles[] = {{"wgmma-128x256", 45}, {"wgmma-128x128", 70}, {"wgmma-32x256", 0}, {"wgmma-64x64", 0}};
     int packed = j->max_t_out <= MMA_LEAF;
+    /* x turned beforehand pays where products are many, or tiles of 128x256 few: default 34 us either way, matcha 38
+     * against 55, cosyvoice 45 against 63, default-n1 17 against 25; default-long 565 against 521. */
+    const int turned = (int64_t)l->g.cig * l->g.k >= 400 || ctas_of(j, job, row_named("wgmma-128x256")) * 2 < l->sms;
+    const row *units = packed || l->g.cog <= 32 || !turned ? NULL : units_row(l, j, job);
+    if (units) return units;
     for (const auto &t : tiles) {
         char name[32];
         snprintf(name, sizeof name, "%s-fused", t.name);

@@ -9,13 +9,14 @@
  * lanes of 8 consecutive steps, in-lane ascending, then lanes xor 1, 2, 4.
  * Data flow: x (C_in, window) -> shared memory, rows as they are -> A; w -> B; acc (steps, N) -> + bias ->
  *   tile [channel][step] in shared memory -> leaves | raw f32 | y.
- * Fused rows: the tiles of a (frame, channels) block meet in global memory under a cooperative launch: leaves out, a
- *   counter, leaves in, then the tile is normalised where it lies and y is written once.
+ * Fused rows: the tiles of a (frame, channels) block meet in global memory under a cooperative launch: leaves out, the
+ *   driver's barrier of all CTAs, leaves in, then the tile is normalised where it lies and y is written once.
  * Limits: two chunks of x beside the weights in 227 KB.
- * Measured (H200, times of one call in a graph): a step of (chunk, tap) costs 1.2 us for every tile, 0.3 to 0.5 of them
- * tensor cores: with 4 or 8 consumer warps its 200 instructions an SM partition are a chain of latencies (address
- * arithmetic with a run-time pitch, and cvt.rna.tf32, which is three instructions on sm_90). Next: the pitch as a
- * template parameter, offsets hoisted, rounding by one addition with NaN kept by the producer. */
+ * Ladder (H200, one call in a graph, tf32 / bf16 us): 16-byte stores of y as one instruction (they came out as four), no counters
+ * to clear (2 us), the prologue under the launch before, pitches of the common windows as constants, tf32 by two instructions
+ * (the tensor cores drop the low bits): default 37 / 31 to 34 / 28, default-long 908 / 1081 to 521 / 428, default-n64
+ * 145 / 125 to 140 / 122. A step of (chunk, tap) cost 1.2 us for every tile, 0.3 to 0.5 of them tensor cores: with 4 or
+ * 8 consumer warps its 200 instructions an SM partition are a chain of latencies. conv_wgmma_ss_sm90.cu has none of them. */
 #include "wgmma_tile.cuh"
 
 enum { ROWS = 32, WGMMA_SHARED = 227 * 1024 - 1024, PRODUCERS = 128, X_THREADS = 96 };
@@ -93,7 +94,7 @@ __device__ __forceinline__ void bring_x(const cuda_job &j, const mma_shape &sh, 
     }
 }
 
-template <int PREC, int WGS, int MT, int NB>
+template <int PREC, int WGS, int MT, int NB, int PITCH>
 __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
     conv_wgmma(const __grid_constant__ cuda_job j, const __grid_constant__ mma_shape sh) {
     extern __shared__ __align__(1024) uint8_t memory[];
@@ -104,9 +105,15 @@ __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
     const int32_t tile = blockIdx.x / (sh.co_tiles * j.g.groups),
                   in_all = blockIdx.x - tile * sh.co_tiles * j.g.groups;
     const int32_t group = in_all / sh.co_tiles, block0 = (in_all - group * sh.co_tiles) * (NB / 32);
+    launch_next();
+    launches_before();
     mma_slots slots = slots_of(j, sh, tile, (group + 1) * j.g.cig);
+    const int32_t pitch = PITCH ? PITCH : sh.pitch;
     slots.shift = (int32_t)(slots.only.at + (int64_t)group * j.g.cig * slots.only.x_pitch) & (x_type<PREC>::UNIT - 1);
-    if (slots.empty) return;
+    if (slots.empty) {
+        if (tiles_meet(j)) meet();
+        return;
+    }
     float *bias = (float *)(memory + 512);
     if (threadIdx.x < NB) {
         int32_t o = block0 * 32 + threadIdx.x;
@@ -131,13 +138,15 @@ __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
         int32_t tid = threadIdx.x - 128 * WGS;
         if (tid == X_THREADS) bring_weights<NB>(j, sh, group, block0, ring, ws);
         if (tid < X_THREADS) bring_x<PREC>(j, sh, slots, group * j.g.cig, ring, xs, tid);
+        __syncwarp();
+        if (tiles_meet(j)) meet();
         return;
     }
     if constexpr (WGS == 2) registers_more<216>();
     if constexpr (WGS == 1 && MT * NB > 128) registers_more<208>();
     const int32_t warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
     const int32_t my_row = q * (T::CHANNELS / 32), my_shift = sh.bulk ? row_shift<PREC>(slots, my_row) : 0;
-    const int32_t odd = sh.pitch + (sh.bulk ? row_shift<PREC>(slots, my_row + 1) - my_shift : 0);
+    const int32_t odd = pitch + (sh.bulk ? row_shift<PREC>(slots, my_row + 1) - my_shift : 0);
     int32_t base[MT][2];
 #pragma unroll
     for (int i = 0; i < MT; i++)
@@ -145,7 +154,7 @@ __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
         for (int h = 0; h < 2; h++) {
             int32_t row = (threadIdx.x >> 7) * 64 * MT + 64 * i + 16 * warp + g + 8 * h;
             base[i][h] = (row >> sh.slot_shift) * sh.slot_words + (row & ((1 << sh.slot_shift) - 1)) * sh.stride +
-                         my_shift + my_row * sh.pitch;
+                         my_shift + my_row * pitch;
         }
     float acc[MT][NB / 2];
 #pragma unroll
@@ -157,7 +166,7 @@ __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
     for (int32_t chunk = 0; chunk < j.m.chunks; chunk++) {
         barrier_wait(&ring->full_x[buffer], buffer_turn);
         for (int32_t tap = 0; tap < j.g.k; tap++) {
-            const uint8_t *x = xs + (buffer * T::CHANNELS * sh.pitch + tap * j.g.dil) * T::SIZE;
+            const uint8_t *x = xs + (buffer * T::CHANNELS * pitch + tap * j.g.dil) * T::SIZE;
             barrier_wait(&ring->full_w[stage], turn);
             uint64_t b = swizzled_rows(ws + stage * NB * 32);
 #pragma unroll
@@ -166,9 +175,8 @@ __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
                 for (int k = 0; k < 2; k++)
 #pragma unroll
                     for (int i = 0; i < MT; i++)
-                        load_fragment<PREC>(a[half][k][i],
-                            x + (half * 2 + k) * (T::CHANNELS / 4) * sh.pitch * T::SIZE, base[i][0], base[i][1],
-                            sh.pitch, odd);
+                        load_fragment<PREC>(a[half][k][i], x + (half * 2 + k) * (T::CHANNELS / 4) * pitch * T::SIZE,
+                            base[i][0], base[i][1], pitch, odd);
                 wgmma_fence();
 #pragma unroll
                 for (int k = 0; k < 2; k++)
@@ -223,11 +231,11 @@ static int meets(const cuda_layer *l, const cuda_job *job, const wgmma_tile *t) 
     int64_t leaves = (int64_t)l->g.cg * ((job->max_t_out + MMA_LEAF - 1) / MMA_LEAF);
     return t->nb % l->g.cg == 0 && l->g.cog % l->g.cg == 0 && leaves <= FEW;
 }
-template <int PREC, int WGS, int MT, int NB>
-static cudaError_t start(const cuda_job *job, const wgmma_tile *t, cudaStream_t s, int64_t *ret_places) {
+template <int PREC, int WGS, int MT, int NB, int PITCH>
+static cudaError_t start_as(const cuda_job *job, const wgmma_tile *t, cudaStream_t s, int64_t *ret_places) {
     size_t bytes;
     mma_shape sh = shape_for(job, PREC, t, &bytes);
-    auto kernel = conv_wgmma<PREC, WGS, MT, NB>;
+    auto kernel = conv_wgmma<PREC, WGS, MT, NB, PITCH>;
     cudaError_t err = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, WGMMA_SHARED + 1024);
     if (err) return err;
     if (ret_places) {
@@ -241,12 +249,25 @@ static cudaError_t start(const cuda_job *job, const wgmma_tile *t, cudaStream_t 
     config.blockDim = dim3(128 * (WGS + 1));
     config.dynamicSmemBytes = bytes;
     config.stream = s;
-    cudaLaunchAttribute together = {};
-    together.id = cudaLaunchAttributeCooperative;
-    together.val.cooperative = 1;
-    config.attrs = &together;
-    config.numAttrs = job->what & DO_MEET && job->max_t_out > MMA_LEAF ? 1 : 0;
+    cudaLaunchAttribute attrs[2] = {};
+    attrs[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attrs[0].val.programmaticStreamSerializationAllowed = 1;
+    attrs[1].id = cudaLaunchAttributeCooperative;
+    attrs[1].val.cooperative = 1;
+    config.attrs = attrs;
+    config.numAttrs = job->what & DO_MEET && job->max_t_out > MMA_LEAF ? 2 : 1;
     return cudaLaunchKernelEx(&config, kernel, *job, sh);
+}
+/* The pitch of the commonest windows as a constant: addresses of fragments are then offsets of one register. */
+template <int PREC, int WGS, int MT, int NB>
+static cudaError_t start(const cuda_job *job, const wgmma_tile *t, cudaStream_t s, int64_t *ret_places) {
+    constexpr int LINE = 128 / x_type<PREC>::SIZE, STEPS = 64 * MT * WGS;
+    constexpr int PITCH = (STEPS + 2 + 2 * x_type<PREC>::UNIT + LINE - 1) / LINE * LINE + 8;
+    size_t bytes;
+    if constexpr (NB != 32)
+        if (shape_for(job, PREC, t, &bytes).pitch == PITCH)
+            return start_as<PREC, WGS, MT, NB, PITCH>(job, t, s, ret_places);
+    return start_as<PREC, WGS, MT, NB, 0>(job, t, s, ret_places);
 }
 template <int PREC>
 static cudaError_t start_tile(const cuda_job *job, const wgmma_tile *t, cudaStream_t s, int64_t *ret_places) {
@@ -276,10 +297,5 @@ int wgmma_fits(const row *row, const cuda_layer *l, const cuda_job *job) {
 }
 cudaError_t wgmma_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s) {
     const wgmma_tile *t = (const wgmma_tile *)row->tile;
-    if (job->what & DO_MEET && job->max_t_out > MMA_LEAF) {
-        size_t counters = (size_t)job->n_frames * ((job->g.cog + t->nb - 1) / t->nb) * job->g.groups;
-        cudaError_t err = cudaMemsetAsync(job->counters, 0, counters * 4, s);
-        if (err) return err;
-    }
     return start_any(l->precision, job, t, s, NULL);
 }

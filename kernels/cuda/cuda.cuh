@@ -72,6 +72,7 @@ struct cuda_job {
     float *scratch;            /* f32 conv outputs where y cannot hold them */
     float *partial;            /* [slice][frame][channel][slot_steps] */
     int32_t *counters;         /* DO_MEET: [frame][block of channels] */
+    uint8_t *turned;           /* PLAN_WGMMA: x as wgmma_units.cuh lays it */
     nct_stat *stats;
     uint32_t *flags;
     const void *weight; /* packed for the plan */
@@ -125,6 +126,13 @@ struct wgmma_tile {
 };
 int wgmma_fits(const row *row, const cuda_layer *l, const cuda_job *job);
 cudaError_t wgmma_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s);
+enum units_meet { MEET_CLUSTER, MEET_GRID };
+struct units_tile {
+    int32_t wm, wt, n, cluster; /* warpgroups along channels and steps, steps of one; CTAs that share weights */
+    int32_t meet;               /* fused: where the CTAs of a frame exchange leaves */
+};
+int units_fits(const row *row, const cuda_layer *l, const cuda_job *job);
+cudaError_t units_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s);
 int mma_fits(const row *row, const cuda_layer *l, const cuda_job *job);
 cudaError_t mma_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s);
 

@@ -30,7 +30,11 @@ room room_of(const cuda_layer *l, int64_t frames, int64_t max_t, int64_t sum_t) 
     size_t slices =
         l->plan == PLAN_MMA && l->m.slice ? (size_t)((l->m.chunks * l->g.k + l->m.slice - 1) / l->m.slice) : 0;
     size_t split = (size_t)(frames < SPLIT_FRAMES ? frames : SPLIT_FRAMES);
-    r.bytes = r.partial + aligned(slices * split * l->g.co * MMA_LEAF * 4);
+    r.turned = r.partial + aligned(slices * split * l->g.co * MMA_LEAF * 4);
+    int64_t rows = columns * leaf + frames * ((l->g.k - 1) * (int64_t)l->g.dil / l->g.stride),
+            units = l->g.groups * (int64_t)l->m.chunks * 8;
+    r.bytes = r.turned +
+              (l->plan == PLAN_WGMMA && max_t > MMA_LEAF ? aligned((size_t)(rows * l->g.stride * units) * 16) : 0);
     return r;
 }
 
@@ -171,6 +175,7 @@ int cuda_launch(const nct_layer *nl, const nct_job *job, nct_why *why) {
     j.scratch = (float *)(base + at.scratch);
     j.partial = (float *)(base + at.partial);
     j.counters = (int32_t *)(base + at.counters);
+    j.turned = (uint8_t *)(base + at.turned);
     if (needs_prefix(&j)) j.leaf_start = (int32_t *)(base + at.leaf_start);
     int before, err = device_enter(l->device, &before, why);
     if (err) return err;

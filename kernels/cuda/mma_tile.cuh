@@ -221,7 +221,7 @@ __device__ __forceinline__ void row_store(const cuda_job &j, const nct_frame &f,
         float *y = raw_row(j, f, n, channel) + t0;
         bool wide = ((uintptr_t)y & 15) == 0;
         int32_t done = wide ? left & ~3 : 0;
-        for (int32_t t = lane * 4; t < done; t += 128) *(float4 *)(y + t) = *(const float4 *)(v + t);
+        for (int32_t t = lane * 4; t < done; t += 128) __stcg((float4 *)(y + t), *(const float4 *)(v + t));
         for (int32_t t = done + lane; t < left; t += 32) y[t] = v[t];
     }
     if (!(j.what & DO_APPLY)) return;
@@ -233,7 +233,7 @@ __device__ __forceinline__ void row_store(const cuda_job &j, const nct_frame &f,
         *(float4 *)z = *(const float4 *)(v + t);
         row_values(j, n, z, c);
         if (size == 4)
-            *(float4 *)((float *)j.y + base + t) = *(float4 *)z;
+            __stcg((float4 *)((float *)j.y + base + t), make_float4(z[0], z[1], z[2], z[3]));
         else {
             uint2 out;
             out.x = j.y_dtype == NCT_BF16 ? pack_bf16(z[0], z[1]) : pack_f16(z[0], z[1]);

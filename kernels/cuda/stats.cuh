@@ -70,13 +70,15 @@ __device__ inline moments moments_merge(const float4 *leaves, int64_t count, dou
     return w[0];
 }
 
-/* The same for at most FEW leaves, by one warp: lane i holds virtual lanes i, i + 32 ... */
+/* The same for at most FEW leaves, by one warp: lane i holds virtual lanes i, i + 32 ... SHARED: in shared memory. */
+template <bool SHARED = false>
 __device__ __forceinline__ moments moments_merge_few(const float4 *leaves, int32_t count, double shift) {
     moments w[FEW / 32] = {};
 #pragma unroll
-    for (int i = 0; i < FEW / 32; i++)
-        if ((int32_t)(threadIdx.x & 31) + 32 * i < count)
-            moments_add(w[i], __ldcg(leaves + (threadIdx.x & 31) + 32 * i), shift);
+    for (int i = 0; i < FEW / 32; i++) {
+        const float4 *leaf = leaves + (threadIdx.x & 31) + 32 * i;
+        if ((int32_t)(threadIdx.x & 31) + 32 * i < count) moments_add(w[i], SHARED ? *leaf : __ldcg(leaf), shift);
+    }
 #pragma unroll
     for (int half = FEW / 64; half; half >>= 1)
 #pragma unroll

@@ -3,7 +3,9 @@
 #ifndef NCT_CUDA_WGMMA_TILE_CUH
 #define NCT_CUDA_WGMMA_TILE_CUH
 #include "group.cuh"
+#include "wgmma_ss.cuh"
 #include "wgmma_x.cuh"
+#include <cooperative_groups.h>
 
 template <int THREADS> __device__ __forceinline__ void consumers_sync() {
     asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
@@ -19,8 +21,8 @@ struct leaf_lane {
     bool here;  /* inside the tile */
 };
 __device__ __forceinline__ leaf_lane leaf_lane_of(
-    const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t tile_steps) {
-    int32_t column = (threadIdx.x & 31) * 8, steps = min(1 << sh.slot_shift, 64),
+    const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t tile_steps, int32_t column0 = 0) {
+    int32_t column = column0 + (threadIdx.x & 31) * 8, steps = min(1 << sh.slot_shift, 64),
             n = s.n0 + (column >> sh.slot_shift);
     int32_t t = s.t0 + (column & ((1 << sh.slot_shift) - 1));
     leaf_lane l = {steps / 8, 0, 0, 0, 0, column < tile_steps};
@@ -32,10 +34,9 @@ __device__ __forceinline__ leaf_lane leaf_lane_of(
     l.at = leaf_start(j, n) * j.g.co + t / MMA_LEAF;
     return l;
 }
-/* Leaves of R channel rows from a warp. FULL: whole leaves of 64 steps everywhere. */
-template <int R, bool FULL>
-__device__ __forceinline__ void rows_leaves(
-    const cuda_job &j, const leaf_lane &l, int32_t channel, int32_t step, const float *row, int32_t pitch) {
+/* Leaves of R channel rows from a warp; put(r, leaf) in every lane of a leaf. FULL: whole leaves of 64 steps everywhere. */
+template <int R, bool FULL, class PUT>
+__device__ __forceinline__ void rows_leaves(const leaf_lane &l, const float *row, int32_t pitch, PUT put) {
     const int32_t lane = threadIdx.x & 31;
     float v[R][8], first[R], sum[R], sd[R], sq[R];
     auto all = [&](float(&u)[R]) {
@@ -80,19 +81,27 @@ __device__ __forceinline__ void rows_leaves(
     }
     all(sd);
     all(sq);
-    if ((lane & (l.lanes - 1)) == 0 && l.n_valid > 0)
+    if (l.n_valid > 0)
 #pragma unroll
-        for (int r = 0; r < R; r++)
-            j.leaves[l.at + (int64_t)(channel + r * step) * l.columns] = leaf_make(first[r], sd[r], sq[r], l.n_valid);
+        for (int r = 0; r < R; r++) put(r, leaf_make(first[r], sd[r], sq[r], l.n_valid));
 }
-/* Leaves of rows c0, c0 + step ... of `channels`. */
-__device__ __forceinline__ void tile_leaves(const cuda_job &j, const leaf_lane &l, int32_t c0, int32_t step,
-    int32_t channels, int32_t channel0, const float *tile, int32_t pitch) {
+/* Leaves of rows c0, c0 + step ... of `channels`, ROWS at once; put(row of the tile, leaf). */
+template <int ROWS, class PUT>
+__device__ __forceinline__ void tile_leaves(
+    const leaf_lane &l, int32_t c0, int32_t step, int32_t channels, const float *tile, int32_t pitch, PUT put) {
     bool full = __all_sync(~0u, !l.here || (l.valid == 8 && l.n_valid == 64 && l.lanes == 8));
     int32_t c = c0;
-    for (; full && c + 3 * step < channels; c += 4 * step)
-        rows_leaves<4, true>(j, l, channel0 + c, step, tile + c * pitch, step * pitch);
-    for (; c < channels; c += step) rows_leaves<1, false>(j, l, channel0 + c, step, tile + c * pitch, step * pitch);
+    for (; full && c + (ROWS - 1) * step < channels; c += ROWS * step)
+        rows_leaves<ROWS, true>(
+            l, tile + c * pitch, step * pitch, [&](int r, const float4 &leaf) { put(c + r * step, leaf); });
+    for (; c < channels; c += step)
+        rows_leaves<1, false>(l, tile + c * pitch, pitch, [&](int, const float4 &leaf) { put(c, leaf); });
+}
+/* To memory. */
+__device__ __forceinline__ auto leaf_store(const cuda_job &j, const leaf_lane &l, int32_t channel0) {
+    return [&j, &l, channel0](int32_t row, const float4 &leaf) {
+        if ((threadIdx.x & (l.lanes - 1)) == 0) j.leaves[l.at + (int64_t)(channel0 + row) * l.columns] = leaf;
+    };
 }
 
 /* ---- from accumulators to y ---- */
@@ -116,17 +125,14 @@ __device__ __forceinline__ void tile_write(float (&acc)[MT][NB / 2], const float
         }
 }
 
-/* Fused: wait until the other tiles of this (frame, channels) block have published their leaves. */
-template <int THREADS> __device__ __forceinline__ void meet(int32_t *counter, int32_t parties) {
+/* Fused, frames of several tiles: all CTAs of the launch have published their leaves, producers too take part. The driver's
+ * own barrier of a cooperative launch: counters of ours would have to be cleared first, which costs 2 us. */
+__device__ __forceinline__ bool tiles_meet(const cuda_job &j) {
+    return j.what & DO_MEET && j.max_t_out > MMA_LEAF;
+}
+__device__ __forceinline__ void meet() {
     __threadfence();
-    consumers_sync<THREADS>();
-    if (threadIdx.x == 0) {
-        atomicAdd(counter, 1);
-        int32_t seen;
-        do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
-        while (seen < parties);
-    }
-    consumers_sync<THREADS>();
+    cooperative_groups::this_grid().sync();
 }
 /* Fused: the coefficients of the tile's groups, a warp a (slot, group). */
 template <int WARPS>
@@ -154,12 +160,11 @@ __device__ __forceinline__ void finish_tile(const cuda_job &j, const mma_shape &
     consumers_sync<THREADS>();
     if (j.what & DO_LEAVES) {
         leaf_lane l = leaf_lane_of(j, sh, s, BM);
-        tile_leaves(j, l, warp, WARPS, channels, channel0, tile, PITCH);
+        tile_leaves<4>(l, warp, WARPS, channels, tile, PITCH, leaf_store(j, l, channel0));
     }
     if (j.what & DO_MEET) {
-        if (j.max_t_out > MMA_LEAF) {
-            int32_t tiles = (frame_at(j, s.n0).t_out + BM - 1) / BM;
-            meet<THREADS>(j.counters + s.n0 * (sh.co_tiles * j.g.groups) + in_all, tiles);
+        if (tiles_meet(j)) {
+            meet();
         } else
             consumers_sync<THREADS>();
         tile_coefs<WARPS>(j, sh, s, channel0, channels);

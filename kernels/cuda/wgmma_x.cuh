@@ -152,6 +152,11 @@ __device__ __forceinline__ void stage_elements(
 
 /* ---- fragments ---- */
 
+/* To tf32, nearest, ties away: the tensor cores leave the low 13 bits unread. Inf and NaN stay. */
+__device__ __forceinline__ uint32_t tf32_word(float v) {
+    uint32_t bits = __float_as_uint(v);
+    return fabsf(v) < INFINITY ? bits + 0x1000u : bits;
+}
 /* Words of a group of 8: a[0], a[1]: word q at two steps; a[2], a[3]: word q + 4. b0, b1: the lane's element offsets, its
  * row and that row's shift included; odd: from there to the same step of the next channel (bf16). */
 template <int PREC>
@@ -167,10 +172,10 @@ __device__ __forceinline__ void load_fragment(
     } else {
         (void)odd;
         const float *e = (const float *)x;
-        a[0] = round_tf32(e[b0]);
-        a[1] = round_tf32(e[b1]);
-        a[2] = round_tf32(e[b0 + 4 * pitch]);
-        a[3] = round_tf32(e[b1 + 4 * pitch]);
+        a[0] = tf32_word(e[b0]);
+        a[1] = tf32_word(e[b1]);
+        a[2] = tf32_word(e[b0 + 4 * pitch]);
+        a[3] = tf32_word(e[b1 + 4 * pitch]);
     }
 }
 #endif

@@ -1,0 +1,310 @@
+/* conv_wgmma_ss_sm90.cu: PLAN_WGMMA with both operands in shared memory: frames longer than 64 steps.
+ *
+ * Idea: M = 64 channels with weights as packed, N = 64 to 256 steps with x K-major, turned and rounded by a kernel of its
+ * own before the conv (wgmma_units.cuh): the consumers' loop is barriers and wgmma alone, a tap is an address. CTAs of a
+ * cluster (consecutive tiles of one block of channels) each bring a share of every stage of weights to all of them. A launch
+ * begins its prologue while the one before it ends.
+ * Data flow: x (C_in, window), turned -> bulk copies -> B; w, one (chunk, tap) a stage -> A; acc (64 channels, N steps) ->
+ *   + bias -> tile [channel][step] in shared memory -> leaves | raw f32 | y.
+ * Fused rows: leaves meet in memory under a cooperative launch (all CTAs, the driver's own barrier: a counter of ours would
+ *   have to be cleared, 2 us), or through the shared memory of a cluster that holds a frame; then the tile is normalised
+ *   where it lies and y is written once. Uniform jobs of more CTAs than have room go in several launches.
+ * Plan: conv_wgmma_sm90.cu's, bit for bit. Limits: windows that fit twice beside three stages of weights.
+ * Ladder (H200, one call in a graph, tf32 / bf16 us): the products of default alone, no x, y or statistics: 10.6 / 7.3, of
+ * it 6.7 / 3.4 tensor cores at their full rate. Whole layers, x turned by three warps inside: default 55 / 38 (cluster of 2),
+ * matcha 62 / 41, cosyvoice 70 / 50, default-n1 27 / 20, eeg64 26 / 20. x turned beforehand: default 35 / 28, matcha
+ * 38 / 29, cosyvoice 45 / 30, default-n1 17 / 13, eeg64 21 / 18, demucs-l4 254 / 155, default-n64 138 / 112, default-long
+ * 565 / 463. What is left: a step of (chunk, tap) takes 0.7 us where tiles are small, 0.14 of it tensor cores: the one
+ * thread that issues the copies of weights needs some 100 instructions a stage at 5 to 7 cycles each. Next: its addresses
+ * as increments; leaves and coefficients from registers; several frames' waves behind one another, y of one stored under the
+ * products of the next. */
+#include "wgmma_units_tile.cuh"
+
+enum { SS_SHARED = 227 * 1024, SS_HEAD = 3072, SS_PRODUCERS = 128, SS_STAGES = 8, SS_BUFFERS = 3 };
+
+struct units_ring {
+    uint64_t full_w[SS_STAGES], empty_w[SS_STAGES], full_x[SS_BUFFERS], empty_x[SS_BUFFERS];
+};
+
+/* ---- producers ---- */
+
+/* Weights: stage (chunk, tap) is two blocks of 4 KB for 64 channels; every CTA of the cluster brings a share of it to all.
+ * One lane. */
+template <int BLOCKS>
+__device__ __forceinline__ void share_weights(
+    const cuda_job &j, const units_shape &sh, int32_t group, int32_t block0, units_ring *ring, uint8_t *ws) {
+    const int32_t steps = j.m.chunks * j.g.k, bytes = min(BLOCKS, j.m.blocks - block0) * 4096;
+    const char *from = (const char *)j.weight + ((int64_t)group * j.m.blocks + block0) * steps * 4096;
+    const int32_t share = bytes / sh.cluster, first = (int32_t)cluster_rank() * share,
+                  piece = min(share & -share, 4096);
+    const uint16_t all = (uint16_t)((1 << sh.cluster) - 1);
+    for (int32_t step = 0, stage = 0, turn = 1; step < steps; step++) {
+        barrier_wait(&ring->empty_w[stage], turn);
+        barrier_expect(&ring->full_w[stage], bytes);
+        for (int32_t at = first; at < first + share; at += piece) {
+            const char *source = from + ((int64_t)(at >> 12) * steps + step) * 4096 + (at & 4095);
+            if (sh.cluster == 1)
+                bulk_copy(ws + stage * BLOCKS * 4096 + at, source, piece, &ring->full_w[stage]);
+            else
+                bulk_copy_all(ws + stage * BLOCKS * 4096 + at, source, piece, &ring->full_w[stage], all);
+        }
+        if (++stage == sh.m.stages) stage = 0, turn ^= 1;
+    }
+}
+/* x: a chunk is a copy a (unit, phase). One warp. */
+__device__ __forceinline__ void bring_units(const cuda_job &j, const units_shape &sh, const mma_slots &s,
+    int32_t t_out, int32_t group, units_ring *ring, uint8_t *xs) {
+    const int32_t lane = threadIdx.x & 31, stride = j.g.stride, all = frame_rows(j.g, t_out);
+    const int32_t rows = s.empty || s.t0 >= t_out ? 0 : min(sh.phase_rows, all - s.t0);
+    const uint8_t *from = turned_frame(j, s.n0) + ((int64_t)group * j.m.chunks * 8 * stride * all + s.t0) * 16;
+    for (int32_t chunk = 0, b = 0, turn = 1; chunk < j.m.chunks; chunk++) {
+        barrier_wait(&ring->empty_x[b], turn);
+        if (lane == 0) barrier_expect(&ring->full_x[b], rows * stride * 8 * 16);
+        __syncwarp();
+        for (int32_t i = lane; rows && i < 8 * stride; i += 32) {
+            int32_t unit = i / stride, phase = i - unit * stride;
+            bulk_copy(xs + ((b * 8 + unit) * sh.rows + phase * sh.phase_rows) * 16, from + (int64_t)i * all * 16,
+                rows * 16, &ring->full_x[b]);
+        }
+        from += (int64_t)8 * stride * all * 16;
+        if (++b == sh.m.buffers) b = 0, turn ^= 1;
+    }
+}
+
+/* ---- consumers ---- */
+
+template <int PREC, int N> __device__ __forceinline__ void multiply_ss(float (&d)[N], uint64_t a, uint64_t b) {
+    if constexpr (PREC == NCT_PREC_BF16)
+        wgmma_ss_bf16(d, a, b);
+    else
+        wgmma_ss_tf32(d, a, b);
+}
+/* a: my channels of stage 0; b: my steps of buffer 0. LAG steps (chunk, tap) are with the tensor cores. */
+template <int PREC, int N, int BLOCKS, int LAG>
+__device__ __forceinline__ void multiply_all(
+    const cuda_job &j, const units_shape &sh, units_ring *ring, uint64_t a, uint64_t b, float (&acc)[N / 2]) {
+    const int32_t lane = threadIdx.x & 127;
+    int32_t stage = 0, turn = 0, buffer = 0, buffer_turn = 0, step = 0;
+    int32_t read_stage = 0, read_tap = 0, read_buffer = 0; /* the step that is done next */
+    for (int32_t chunk = 0; chunk < j.m.chunks; chunk++) {
+        barrier_wait(&ring->full_x[buffer], buffer_turn);
+        int32_t phase = 0, row = 0;
+        for (int32_t tap = 0; tap < j.g.k; tap++, step++) {
+            barrier_wait(&ring->full_w[stage], turn);
+            const uint64_t at_a = a + (uint64_t)(stage * BLOCKS * 256),
+                           at_b = b + (uint64_t)(buffer * sh.rows * 8 + phase * sh.phase_rows + row);
+            wgmma_fence();
+#pragma unroll
+            for (int k = 0; k < 4; k++) multiply_ss<PREC>(acc, at_a + k * 2, at_b + (uint64_t)(k * 2 * sh.rows));
+            wgmma_commit();
+            wgmma_wait<LAG>();
+            if (step >= LAG) {
+                if (lane < sh.cluster) barrier_arrive_in(&ring->empty_w[read_stage], lane);
+                if (++read_stage == sh.m.stages) read_stage = 0;
+                if (++read_tap == j.g.k) {
+                    read_tap = 0;
+                    if (lane == 0) barrier_arrive(&ring->empty_x[read_buffer]);
+                    if (++read_buffer == sh.m.buffers) read_buffer = 0;
+                }
+            }
+            if (++stage == sh.m.stages) stage = 0, turn ^= 1;
+            row += sh.tap_rows;
+            phase += sh.tap_phases;
+            if (phase >= sh.m.stride) phase -= sh.m.stride, row++;
+        }
+        if (++buffer == sh.m.buffers) buffer = 0, buffer_turn ^= 1;
+    }
+    wgmma_wait<0>();
+}
+
+/* ---- the kernel ---- */
+
+/* WM warpgroups along channels, WT along steps; N steps each. */
+template <int PREC, int WM, int WT, int N>
+__global__ void __launch_bounds__(128 * WM * WT + SS_PRODUCERS, 1)
+    conv_units(const __grid_constant__ cuda_job j, const __grid_constant__ units_shape sh) {
+    extern __shared__ __align__(1024) uint8_t memory[];
+    constexpr int WGS = WM * WT, BLOCKS = 2 * WM, BT = N * WT;
+    units_ring *ring = (units_ring *)memory;
+    uint8_t *ws = memory + SS_HEAD + sh.leaf_bytes, *xs = ws + sh.m.stages * BLOCKS * 4096;
+    const units_memory m = {(float4 *)(memory + 1024), (float4 *)(memory + SS_HEAD), (float *)ws};
+    const int32_t rank = (int32_t)cluster_rank(), blocks = sh.m.co_tiles * j.g.groups;
+    const int32_t at = blockIdx.x / sh.cluster, tile = at / blocks, in_all = at - tile * blocks;
+    const int32_t group = in_all / sh.m.co_tiles, block0 = (in_all - group * sh.m.co_tiles) * BLOCKS;
+    if (threadIdx.x < sizeof *ring / 8) { /* a barrier a thread */
+        const int32_t i = threadIdx.x, w = i - SS_STAGES, x = w - SS_STAGES, e = x - SS_BUFFERS;
+        barrier_init((uint64_t *)ring + i, w < 0 || (x >= 0 && e < 0) ? 1 : x < 0 ? WGS * sh.cluster : WGS);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    launch_next();
+    launches_before();
+    mma_slots slots = {};
+    slots.last_channel = (group + 1) * j.g.cig;
+    if (sh.fused) {
+        slots.n0 = tile;
+        slots.t0 = rank * BT;
+        slots.only = slot_read(j, sh.m, tile, slots.t0);
+    } else if (tile * sh.cluster + rank < j.tiles)
+        slots = slots_of(j, sh.m, tile * sh.cluster + rank, slots.last_channel);
+    else
+        slots.empty = true;
+    if (slots.empty && sh.cluster == 1 && !sh.meet) return;
+    if (slots.empty) slots.only.lo = slots.only.hi = 0; /* it still brings its share of the weights */
+    __syncthreads();
+    const int32_t tid = threadIdx.x - 128 * WGS;
+    if (sh.cluster > 1) cluster_arrive();
+    if (sh.cluster > 1) cluster_wait();
+    if (tid >= 0) {
+        if constexpr (WGS == 2) registers_less<72>();
+        if (tid == 0) share_weights<BLOCKS>(j, sh, group, block0, ring, ws);
+        if (tid >> 5 == 1) bring_units(j, sh, slots, frame_at(j, slots.n0).t_out, group, ring, xs);
+        __syncwarp();
+        if (sh.meet) cooperative_groups::this_grid().sync();
+        return;
+    }
+    if constexpr (WGS == 2) registers_more<216>();
+    const int32_t wg = threadIdx.x >> 7, wm = WM == 1 ? 0 : wg, wt = WM == 1 ? wg : 0;
+    float bias[2]; /* of the lane's channels */
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int32_t o = block0 * 32 + wm * 64 + (threadIdx.x >> 5 & 3) * 16 + (threadIdx.x >> 2 & 7) + 8 * h;
+        bias[h] = o < j.g.cog ? __ldg(&j.bias[group * j.g.cog + o]) : 0;
+    }
+    float acc[N / 2];
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) acc[i] = 0;
+    multiply_all<PREC, N, BLOCKS, (N > 64 ? 1 : 2)>(
+        j, sh, ring, swizzled_rows(ws) + wm * 512, plain_rows(xs, sh.rows) + wt * N, acc);
+    units_finish<WM, WT, N>(j, sh, slots, group, block0, acc, bias, m);
+}
+
+/* ---- host ---- */
+
+static units_shape shape_for(const cuda_job *job, const row *row, size_t *ret_bytes) {
+    const units_tile *t = (const units_tile *)row->tile;
+    const geometry *g = &job->g;
+    units_shape sh = {};
+    sh.m = shape_of(job, row->tile_c, row->tile_t);
+    sh.phase_rows = (sh.m.window + g->stride - 1) / g->stride;
+    sh.rows = sh.phase_rows * g->stride;
+    sh.tap_rows = g->dil / g->stride;
+    sh.tap_phases = g->dil % g->stride;
+    sh.fused = job->what & DO_MEET && t->meet == MEET_CLUSTER;
+    sh.meet = job->what & DO_MEET && t->meet == MEET_GRID;
+    sh.cluster = t->cluster;
+    int64_t columns = (job->max_t_out + MMA_LEAF - 1) / MMA_LEAF;
+    if (t->meet == MEET_CLUSTER) sh.leaf_bytes = (int32_t)((row->tile_c * columns * 16 + 1023) / 1024 * 1024);
+    int64_t x = (int64_t)sh.rows * 128, stage = row->tile_c * 128, room = SS_SHARED - SS_HEAD - sh.leaf_bytes;
+    sh.m.buffers = 3 * x + 4 * stage <= room ? 3 : 2;
+    int64_t stages = (room - sh.m.buffers * x) / stage;
+    sh.m.stages = (int32_t)(stages < 0 ? 0 : stages > SS_STAGES ? SS_STAGES : stages);
+    int64_t loop = sh.m.buffers * x + sh.m.stages * stage, tile = (int64_t)row->tile_c * (row->tile_t + 8) * 4;
+    *ret_bytes = (size_t)(SS_HEAD + sh.leaf_bytes + (loop > tile ? loop : tile));
+    return sh;
+}
+
+/* ret_places: how many CTAs can be on the device together; nothing is launched. */
+template <int PREC, int WM, int WT, int N>
+static cudaError_t start(const cuda_job *job, const row *row, cudaStream_t s, int64_t *ret_places) {
+    size_t bytes;
+    units_shape sh = shape_for(job, row, &bytes);
+    auto kernel = conv_units<PREC, WM, WT, N>;
+    cudaError_t err = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SS_SHARED);
+    if (err) return err;
+    cudaLaunchConfig_t config = {};
+    int64_t tiles =
+        sh.fused ? (int64_t)job->n_frames * sh.cluster : (job->tiles + sh.cluster - 1) / sh.cluster * sh.cluster;
+    config.gridDim = dim3((uint32_t)(tiles * sh.m.co_tiles * job->g.groups));
+    config.blockDim = dim3(128 * WM * WT + SS_PRODUCERS);
+    config.dynamicSmemBytes = bytes;
+    config.stream = s;
+    cudaLaunchAttribute attrs[3] = {};
+    config.attrs = attrs;
+    if (sh.cluster > 1) {
+        attrs[0].id = cudaLaunchAttributeClusterDimension;
+        attrs[0].val.clusterDim.x = (uint32_t)sh.cluster;
+        attrs[0].val.clusterDim.y = attrs[0].val.clusterDim.z = 1;
+        config.numAttrs = 1;
+    }
+    if (ret_places) {
+        int n = 0;
+        err = sh.cluster > 1 ? cudaOccupancyMaxActiveClusters(&n, kernel, &config)
+                             : cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, kernel, config.blockDim.x, bytes);
+        *ret_places = (int64_t)n * sh.cluster;
+        return err;
+    }
+    cudaLaunchAttribute *behind = &attrs[config.numAttrs++];
+    behind->id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    behind->val.programmaticStreamSerializationAllowed = 1;
+    if (sh.meet) {
+        cudaLaunchAttribute *a = &attrs[config.numAttrs++];
+        a->id = cudaLaunchAttributeCooperative;
+        a->val.cooperative = 1;
+    }
+    /* The second conv of a job that runs it twice finds x turned. */
+    if (!(row->pass == PASS_AGAIN && job->what == DO_APPLY && job->norm != NCT_NORM_GIVEN))
+        err = turn_start<PREC>(job, s);
+    return err ? err : cudaLaunchKernelEx(&config, kernel, *job, sh);
+}
+template <int PREC>
+static cudaError_t start_tile(const cuda_job *job, const row *row, cudaStream_t s, int64_t *ret_places) {
+    const units_tile *t = (const units_tile *)row->tile;
+    if (t->wm == 2 && t->n == 256) return start<PREC, 2, 1, 256>(job, row, s, ret_places);
+    if (t->wm == 2) return start<PREC, 2, 1, 128>(job, row, s, ret_places);
+    if (t->wt == 1) return start<PREC, 1, 1, 64>(job, row, s, ret_places);
+    if (t->n == 128) return start<PREC, 1, 2, 128>(job, row, s, ret_places);
+    return start<PREC, 1, 2, 64>(job, row, s, ret_places);
+}
+
+static cudaError_t start_any(
+    const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s, int64_t *ret_places) {
+    return l->precision == NCT_PREC_BF16 ? start_tile<NCT_PREC_BF16>(job, row, s, ret_places)
+                                         : start_tile<NCT_PREC_TF32>(job, row, s, ret_places);
+}
+
+/* Frames that meet in one launch; 0: not even one. A uniform job goes in as many launches as it takes. */
+static int64_t frames_together(const cuda_layer *l, const cuda_job *job, const row *row) {
+    const units_tile *t = (const units_tile *)row->tile;
+    const int64_t blocks = (job->g.cog + row->tile_c - 1) / row->tile_c * job->g.groups;
+    int64_t places = l->sms;
+    if (t->cluster > 1 && start_any(l, job, row, NULL, &places)) return 0;
+    const int64_t most = places / (blocks * t->cluster) * t->cluster; /* tiles */
+    if (job->tiles <= most) return job->n_frames;
+    if (!job->uniform) return 0;
+    int64_t each = job->tiles / job->n_frames, frames = most / each;
+    if (!frames) return 0;
+    int64_t launches = (job->n_frames + frames - 1) / frames;
+    return (job->n_frames + launches - 1) / launches;
+}
+
+int units_fits(const row *row, const cuda_layer *l, const cuda_job *job) {
+    const units_tile *t = (const units_tile *)row->tile;
+    size_t bytes;
+    if (job->max_t_out <= MMA_LEAF || job->n_frames > 65535 || units_of_job(*job) > 65535) return 0;
+    units_shape sh = shape_for(job, row, &bytes);
+    if (sh.m.stages < 3 || bytes > SS_SHARED || (l->g.k == 1 && sh.m.buffers < 3 && t->n == 64)) return 0;
+    if (row->pass != PASS_FUSED) return 1;
+    int64_t leaves = (int64_t)l->g.cg * ((job->max_t_out + MMA_LEAF - 1) / MMA_LEAF);
+    if (row->tile_c % l->g.cg || l->g.cog % l->g.cg || leaves > FEW) return 0;
+    return t->meet == MEET_CLUSTER ? job->max_t_out <= t->cluster * row->tile_t : frames_together(l, job, row) > 0;
+}
+
+cudaError_t units_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s) {
+    const units_tile *t = (const units_tile *)row->tile;
+    if (!(job->what & DO_MEET) || t->meet == MEET_CLUSTER) return start_any(l, job, row, s, NULL);
+    const int64_t frames = frames_together(l, job, row), each = job->tiles / job->n_frames;
+    cudaError_t err = frames ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;
+    for (int64_t n = 0; !err && n < job->n_frames; n += frames) {
+        cuda_job part = *job;
+        if (frames < job->n_frames) { /* uniform: the leaves' room is used again */
+            part.n_frames = (int32_t)(job->n_frames - n < frames ? job->n_frames - n : frames);
+            part.tiles = (int32_t)(part.n_frames * each);
+            part.row0.x_off += n * job->x_step;
+            part.row0.y_off += n * job->y_step;
+            if (job->frames) part.frames += n;
+            if (job->flags) part.flags += n;
+        }
+        err = start_any(l, &part, row, s, NULL);
+    }
+    return err;
+}
