@@ -85,7 +85,7 @@ static int entry(reading *r, const char *key, const char *value, size_t len) {
 
 static int read_line(reading *r, char *line) {
     char key[32];
-    const char *value = NULL;
+    const char *value = "";
     size_t len = 0, indent = strspn(line, " \t"), n;
     char *at = line + indent;
     if (!*at || *at == '#') return 0;

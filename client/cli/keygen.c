@@ -85,9 +85,9 @@ static int write_pair(const keygen_options *o, const char *public_path, const ch
 int cmd_keygen(int argc, char **argv) {
     keygen_options o;
     char public_path[4096], secret_path[4096];
-    int code = read_options(&o, argc, argv), r;
+    int code = read_options(&o, argc, argv);
     if (code) return code;
-    if ((r = nct_keys_make(o.k.public_key, o.k.secret_key)) != 0) {
+    if (nct_keys_make(o.k.public_key, o.k.secret_key)) {
         cli_say("no keys: the ZeroMQ on this machine was built without CURVE");
         return CLI_FAILED;
     }
