@@ -38,7 +38,7 @@ typedef struct {
     int64_t staged_pitch;
 } tile_args;
 
-enum { STEPS = 4, AHEAD = 64 * CPU_ROWS }; /* weights are read once a call, in one stream over the calls of a slice */
+enum { STEPS = 4 }; /* of a kernel of one tap, unrolled */
 
 INLINE void step_kernel(const int rows, const int cols, const int stages, const float *x, const float *w,
     vf (*acc)[COLS], float *staged) {
@@ -66,7 +66,6 @@ INLINE const float *taps_kernel(
 #pragma GCC unroll 8
         for (int i = 0; i < cols; i++, w += CPU_ROWS) {
             if (i > 0 && k + i >= n_k) return w;
-            if (i % 2 == 0) __builtin_prefetch(w + AHEAD);
 #pragma GCC unroll 8
             for (int r = 0; r < rows; r++) {
                 vf wv = splat(w[r]);
@@ -89,9 +88,15 @@ INLINE void tile_kernel(const int rows, const int cols, const tile_args *a) {
         float *staged = a->staged;
         for (int32_t c = 0; c < a->n_ci; c++, x += a->x_pitch, w += CPU_ROWS, staged += a->staged_pitch)
             step_kernel(rows, cols, 1, x, w, acc, staged);
+    } else if (a->slides) {
+        for (int32_t c = 0; c < a->n_ci; c++, x += a->x_pitch) w = taps_kernel(rows, cols, a->n_k, x, w, acc);
     } else if (a->n_k == 1) {
-        for (int32_t c = 0; c < a->n_ci; c++, x += a->x_pitch, w += CPU_ROWS)
-            step_kernel(rows, cols, 0, x, w, acc, NULL);
+        int32_t c = 0;
+        for (; c + STEPS <= a->n_ci; c += STEPS)
+#pragma GCC unroll 8
+            for (int i = 0; i < STEPS; i++, x += a->x_pitch, w += CPU_ROWS)
+                step_kernel(rows, cols, 0, x, w, acc, NULL);
+        for (; c < a->n_ci; c++, x += a->x_pitch, w += CPU_ROWS) step_kernel(rows, cols, 0, x, w, acc, NULL);
     } else {
         for (int32_t c = 0; c < a->n_ci; c++, x += a->x_pitch)
             for (int32_t k = 0; k < a->n_k; k++, w += CPU_ROWS)

@@ -24,14 +24,14 @@ ACTS = {"none": 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "mish": 5, "
 SHAPES = {
     "default": (16, 16, 128, 256, 3, 1, 1, 1, 1, 32, "none", 0, 1024, 1e-5),
     "default-n1": (1, 1, 128, 256, 3, 1, 1, 1, 1, 32, "none", 0, 1024, 1e-5),
-    "default-n64": (64, 64, 128, 256, 3, 1, 1, 1, 1, 32, "none", 0, 1024, 1e-5),
+    "default-n64": (32, 64, 128, 256, 3, 1, 1, 1, 1, 32, "none", 0, 1024, 1e-5),
     "default-long": (2, 16, 128, 256, 3, 1, 1, 1, 1, 32, "none", 0, 16384, 1e-5),
     "wav2vec2-l0": (16, 16, 1, 512, 10, 5, 0, 1, 1, 512, "gelu", 0, 16000, 1e-5),
     "diffpolicy": (256, 256, 256, 256, 5, 1, 2, 1, 1, 8, "mish", 1, 16, 1e-5),
     "diffpolicy-n1": (1, 1, 1024, 2048, 5, 1, 2, 1, 1, 8, "mish", 1, 4, 1e-5),
     "matcha": (16, 16, 256, 256, 3, 1, 1, 1, 1, 8, "mish", 1, 500, 1e-5),
     "cosyvoice": (2, 2, 512, 256, 3, 1, 1, 1, 1, 8, "mish", 1, 500, 1e-5),
-    "dconv": (4, 4, 64, 16, 3, 1, 2, 2, 1, 1, "gelu", 1, 220500, 1e-5),
+    "dconv": (2, 4, 64, 16, 3, 1, 2, 2, 1, 1, "gelu", 1, 220500, 1e-5),
     "encodec48-l0": (16, 16, 2, 32, 7, 1, 0, 1, 1, 1, "none", 1, 48006, 1e-5),
     "convtasnet": (4, 4, 512, 128, 1, 1, 0, 1, 1, 1, "none", 1, 3200, 1e-8),
     "convtasnet-dw": (4, 4, 512, 512, 3, 1, 16, 16, 512, 1, "none", 1, 3200, 1e-8),
@@ -234,10 +234,10 @@ def main():
                              shape=name, n=data.fields[0], n_of_table=data.table_n, threads=threads, memory="warm", rounds=rounds, clock="thread CPU" if threads == 1 else "wall",
                              gflop=data.flop / 1e9, plan=contest.plan, fma_ms=ms["fma"],
                              contestants={k: dict(ms=ms[k], over_fma=ratio[k], over_ours=beside[k]) for k in ratio}))
+            if args.json:
+                with open(args.json, "a" if len(rows) > 1 else "w") as f:
+                    f.write(json.dumps(rows[-1]) + "\n")
     summary(rows, variants[0])
-    if args.json:
-        with open(args.json, "w") as f:
-            f.writelines(json.dumps(r) + "\n" for r in rows)
 
 
 def versions(lib, peers):
