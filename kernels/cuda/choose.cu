@@ -144,7 +144,7 @@ static const row *mma_row(const cuda_layer *l, const cuda_job *j, const nct_job 
 }
 /* Rows of conv_wgmma_ss_sm90.cu: the least of waves of CTAs x (what the tensor cores take + what lies around it), in
  * cycles; a second pass over y where its statistics cannot meet. Measured on the H200: tiles of 64 steps run at half of the
- * tensor cores' rate, and of equals the earlier one wins (matcha: 64x256 38 us, 128x128 81). */
+ * tensor cores' rate, and of equals the earlier one wins (matcha in an earlier version: 64x256 38 us, 128x128 81). */
 static const row *units_row(const cuda_layer *l, const cuda_job *j, const nct_job *job) {
     static const char *names[] = {"units-128x256", "units-64x256", "units-128x128", "units-64x128", "units-64x64"};
     enum { AROUND = 6000, PASS_BYTES_A_CYCLE = 2400 };
@@ -183,8 +183,8 @@ static const row *wgmma_row(const cuda_layer *l, const cuda_job *j, const nct_jo
         int32_t percent; /* of the SMs that its CTAs must reach */
     } tiles[] = {{"wgmma-128x256", 45}, {"wgmma-128x128", 70}, {"wgmma-32x256", 0}, {"wgmma-64x64", 0}};
     int packed = j->max_t_out <= MMA_LEAF;
-    /* x turned beforehand pays where products are many, or tiles of 128x256 few: default 34 us either way, matcha 38
-     * against 55, cosyvoice 45 against 63, default-n1 17 against 25; default-long 565 against 521. */
+    /* x turned beforehand pays where products are many, or tiles of 128x256 few: default 34 us either way, matcha 33
+     * against 55, cosyvoice 32 against 63, default-n1 15 against 25; default-long 554 against 521. */
     const int turned = (int64_t)l->g.cig * l->g.k >= 400 || ctas_of(j, job, row_named("wgmma-128x256")) * 2 < l->sms;
     const row *units = packed || l->g.cog <= 32 || !turned ? NULL : units_row(l, j, job);
     if (units) return units;

@@ -14,10 +14,11 @@
  * it 6.7 / 3.4 tensor cores at their full rate. Whole layers, x turned by three warps inside: default 55 / 38 (cluster of 2),
  * matcha 62 / 41, cosyvoice 70 / 50, default-n1 27 / 20, eeg64 26 / 20. x turned beforehand: default 35 / 28, matcha
  * 38 / 29, cosyvoice 45 / 30, default-n1 17 / 13, eeg64 21 / 18, demucs-l4 254 / 155, default-n64 138 / 112, default-long
- * 565 / 463. What is left: a step of (chunk, tap) takes 0.7 us where tiles are small, 0.14 of it tensor cores: the one
- * thread that issues the copies of weights needs some 100 instructions a stage at 5 to 7 cycles each. Next: its addresses
- * as increments; leaves and coefficients from registers; several frames' waves behind one another, y of one stored under the
- * products of the next. */
+ * 565 / 463. The thread that issues the copies of weights computed 100 instructions of addresses a stage, at 5 to 7 cycles
+ * each for a lone thread; now additions: cosyvoice 32 / 23, demucs-l4 160 / 116, matcha 33 / 27, default-n1 15 / 13, eeg64
+ * 19 / 18, default 34 / 28, default-n64 134 / 113, default-long 554 / 466. What is left of default: 15 for turning, products
+ * and launches, 4 to 5 for storing y; the rest is what lies between, one warp a norm group in float64 above all. Next: leaves
+ * from registers, several groups a warp, x turned and y stored under another frame's products. */
 #include "wgmma_units_tile.cuh"
 
 enum { SS_SHARED = 227 * 1024, SS_HEAD = 3072, SS_PRODUCERS = 128, SS_STAGES = 8, SS_BUFFERS = 3 };
@@ -34,21 +35,31 @@ template <int BLOCKS>
 __device__ __forceinline__ void share_weights(
     const cuda_job &j, const units_shape &sh, int32_t group, int32_t block0, units_ring *ring, uint8_t *ws) {
     const int32_t steps = j.m.chunks * j.g.k, bytes = min(BLOCKS, j.m.blocks - block0) * 4096;
-    const char *from = (const char *)j.weight + ((int64_t)group * j.m.blocks + block0) * steps * 4096;
-    const int32_t share = bytes / sh.cluster, first = (int32_t)cluster_rank() * share,
-                  piece = min(share & -share, 4096);
+    const int32_t share = bytes / sh.cluster, first = (int32_t)cluster_rank() * share;
+    const int32_t piece = min(share & -share, 4096), pieces = share / piece; /* never across blocks; at most 4 */
+    const char *from[4];
+    uint8_t *to[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) { /* the thread's pace is the pipeline's: nothing but additions in the loop */
+        int32_t at = first + i * piece;
+        from[i] = (const char *)j.weight + (((int64_t)group * j.m.blocks + block0 + (at >> 12)) * steps << 12) +
+                  (at & 4095);
+        to[i] = ws + at;
+    }
     const uint16_t all = (uint16_t)((1 << sh.cluster) - 1);
-    for (int32_t step = 0, stage = 0, turn = 1; step < steps; step++) {
+    for (int32_t step = 0, stage = 0, turn = 1, shift = 0; step < steps; step++) {
         barrier_wait(&ring->empty_w[stage], turn);
         barrier_expect(&ring->full_w[stage], bytes);
-        for (int32_t at = first; at < first + share; at += piece) {
-            const char *source = from + ((int64_t)(at >> 12) * steps + step) * 4096 + (at & 4095);
-            if (sh.cluster == 1)
-                bulk_copy(ws + stage * BLOCKS * 4096 + at, source, piece, &ring->full_w[stage]);
-            else
-                bulk_copy_all(ws + stage * BLOCKS * 4096 + at, source, piece, &ring->full_w[stage], all);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (i < pieces && sh.cluster == 1)
+                bulk_copy(to[i] + shift, from[i], piece, &ring->full_w[stage]);
+            else if (i < pieces)
+                bulk_copy_all(to[i] + shift, from[i], piece, &ring->full_w[stage], all);
+            from[i] += 4096;
         }
-        if (++stage == sh.m.stages) stage = 0, turn ^= 1;
+        shift += BLOCKS * 4096;
+        if (++stage == sh.m.stages) stage = 0, turn ^= 1, shift = 0;
     }
 }
 /* x: a chunk is a copy a (unit, phase). One warp. */
@@ -99,7 +110,10 @@ __device__ __forceinline__ void multiply_all(
             wgmma_commit();
             wgmma_wait<LAG>();
             if (step >= LAG) {
-                if (lane < sh.cluster) barrier_arrive_in(&ring->empty_w[read_stage], lane);
+                if (sh.cluster == 1) {
+                    if (lane == 0) barrier_arrive(&ring->empty_w[read_stage]);
+                } else if (lane < sh.cluster)
+                    barrier_arrive_in(&ring->empty_w[read_stage], lane);
                 if (++read_stage == sh.m.stages) read_stage = 0;
                 if (++read_tap == j.g.k) {
                     read_tap = 0;

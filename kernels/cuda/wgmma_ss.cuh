@@ -31,9 +31,8 @@ __device__ __forceinline__ uint32_t address_in(uint32_t shared, uint32_t rank) {
     return r;
 }
 __device__ __forceinline__ void barrier_arrive_in(uint64_t *b, uint32_t rank) {
-    asm volatile(
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address_in(shared_address(b), rank))
-        : "memory");
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in(shared_address(b), rank))
+                 : "memory");
 }
 __device__ __forceinline__ void store_in(const float4 *p, uint32_t rank, float4 v) {
     asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address_in(shared_address(p), rank)),
