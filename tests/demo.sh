@@ -44,6 +44,7 @@ file = $here/array.safetensors
 CONF
 "$build/nctd" -c "$run/nctd.conf" 2> "$here/nctd.log" &
 daemon=$!
+for _ in $(seq 300); do [ -S "$run/ingest.sock" ] || ! kill -0 "$daemon" && break; sleep 0.1; done
 "$nct" ping --connect "ipc://$run/ingest.sock" --count 1 --timeout 30 || { cat "$here/nctd.log"; exit 1; }
 
 echo "== recordings through the daemon"

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 static int refuse(nct_why *why, const char *what) {
     snprintf(why->text, sizeof why->text, "the daemon's WELCOME %s", what);
@@ -194,9 +195,13 @@ static void say_unreached(const char *endpoint, int error, const char *reason) {
         cli_say("%s", reason);
 }
 
+/* A daemon that was started a moment ago, on the line before, is about to make it. */
 int served_absent(const char *endpoint) {
     struct stat st;
-    if (strncmp(endpoint, "ipc:///", 7) != 0 || !stat(endpoint + 6, &st) || errno != ENOENT) return 0;
+    for (int ms = 0; ms <= 2000; ms += 50) {
+        if (strncmp(endpoint, "ipc:///", 7) != 0 || !stat(endpoint + 6, &st) || errno != ENOENT) return 0;
+        nanosleep(&(struct timespec){0, 50000000}, NULL);
+    }
     cli_say("%s does not exist: is nctd running? --connect ENDPOINT names another", cli_quote(endpoint + 6));
     return 1;
 }
