@@ -191,10 +191,11 @@ void answer_plain(answers *a, zpeer *p, wire_header *h, const char *topic, const
 
 /* A session that holds answers and takes one now and then, or bytes of one (a large answer on a slow link), is slow, not
  * stalled. The bytes are looked at from a quarter of stall_ms on: before that, sending goes on anyway. */
-static bool stalled(session *s, uint64_t now_ns, uint32_t stall_ms) {
+static bool stalled(answers *a, session *s, uint64_t now_ns, uint32_t stall_ms) {
     if (!s->held_first) return false;
     uint64_t since = s->held_first->t_ns > s->t_let_go_ns ? s->held_first->t_ns : s->t_let_go_ns;
     if (now_ns <= since || now_ns - since < stall_ms * 250000ull) return false;
+    a->watches = true;
     uint64_t bytes = zpeer_progress(s->peer);
     if (s->watched_since_ns != since) {
         s->watched_since_ns = s->t_progress_ns = since;
@@ -206,8 +207,9 @@ static bool stalled(session *s, uint64_t now_ns, uint32_t stall_ms) {
 }
 
 void answers_expire(answers *a, uint64_t now_ns, uint32_t stall_ms) {
+    a->watches = false;
     for (session *s = a->ss->first; s; s = s->next) {
-        if (session_gone(s) || !stalled(s, now_ns, stall_ms)) continue;
+        if (session_gone(s) || !stalled(a, s, now_ns, stall_ms)) continue;
         log_warning("client cut: it took none of %u answers for %u ms session=%016" PRIx64 " client=%s", s->n_held,
             stall_ms, s->id, s->client);
         zrouter_cut(a->router, s->peer, CUT_stall);

@@ -44,6 +44,9 @@ typedef struct answers {
     letgo list;
     answer *spare;
     uint32_t held;
+    bool
+        watches; /* answers_expire looks at the bytes that some session takes: it is to be called often, for what waits on a
+                   * unix socket goes up and down, and two looks may see the same */
 } answers;
 
 /* wake: called on ZeroMQ's threads when something was let go of. */

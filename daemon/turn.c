@@ -55,6 +55,7 @@ static void watch(spine *s) {
     const config *c = s->cfg;
     uint32_t least = c->ingest.hello_ms < c->daemon.stall_ms ? c->ingest.hello_ms : c->daemon.stall_ms;
     uint64_t ms = least / 4 < FAST_PERIOD_MS ? FAST_PERIOD_MS : least / 4;
+    if (s->answers.watches) ms = FAST_PERIOD_MS;
     if (ms > IDLE_PERIOD_MS || !zrouter_connections(s->router)) ms = IDLE_PERIOD_MS;
     if (ms == s->h.period_ms) return;
     s->h.period_ms = ms;
