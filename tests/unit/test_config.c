@@ -57,7 +57,8 @@ static void values_are_read_in_every_form(void **state) {
 
 static void every_fault_names_its_line_and_what_was_expected(void **state) {
     (void)state;
-    refused("[ingest]\nendpoint =;x\n", "t.conf:2: ingest.endpoint: 0 octets"); /* no value begins with a comment's mark */
+    refused("[ingest]\nendpoint =;x\n",
+        "t.conf:2: ingest.endpoint: 0 octets"); /* no value begins with a comment's mark */
     refused("[ingest]\nendpoint =#x\n", "t.conf:2: ingest.endpoint: 0 octets");
     refused("[batch]\nmax_frames = 0\n",
         "t.conf:2: batch.max_frames = 0: expected a whole number of frames from 1 to 4096");
