@@ -134,9 +134,9 @@ $(BUILD)/%.c.o: %.c $(BUILD)/choices
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) $(HARDEN) $(CFLAGS_UNIT) $(INC) -MMD -MP -c $< -o $@
-# *_sm90.cu run on Hopper alone; conv_mma needs sm_80; the others also carry PTX for older cards.
+# *_sm90.cu run on Hopper alone; conv_mma and conv_narrow need sm_80; the others also carry PTX for older cards.
 GENCODE_cu = $(if $(filter %_sm90.cu,$(1)),-gencode arch=compute_90a$(comma)code=sm_90a,$(GENCODE) \
-	$(if $(findstring conv_mma,$(1)),,-gencode arch=compute_75$(comma)code=compute_75))
+	$(if $(findstring conv_mma,$(1))$(findstring conv_narrow,$(1)),,-gencode arch=compute_75$(comma)code=compute_75))
 $(BUILD)/%.cu.o: %.cu $(BUILD)/choices
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)

@@ -38,6 +38,23 @@ __device__ __forceinline__ float act_gelu(float z) {
     q = __fmul_rn(q, act_ex2(__fmul_rn(__fmul_rn(z, z), -0.721347520f)));
     return __fmaf_rn(-a, q, fmaxf(z, 0.0f));
 }
+/* GELU where the products are tf32 or y has 16 bits: max(z, 0) - |z| Phi(-|z|) with log2 Phi(-a) a polynomial (weighted
+ * minimax of |z| Phi on [0, 7.5], falling beyond): one ex2 and no rcp. Absolute error over max(1, |z|): degree 5
+ * 2.2e-7 in 9 instructions, degree 2 3.1e-4 in 6. */
+__device__ __forceinline__ float act_gelu_tf32(float z) {
+    float a = fabsf(z);
+    float p = __fmaf_rn(a, -4.98414948e-4f, 7.24957347e-3f);
+    p = __fmaf_rn(a, p, -5.22097527e-2f);
+    p = __fmaf_rn(a, p, -4.59613382e-1f);
+    p = __fmaf_rn(a, p, -1.15094154f);
+    p = __fmaf_rn(a, p, -1.00001875f);
+    return __fmaf_rn(-a, act_ex2(p), fmaxf(z, 0.0f));
+}
+__device__ __forceinline__ float act_gelu_bf16(float z) {
+    float a = fabsf(z);
+    float p = __fmaf_rn(a, __fmaf_rn(a, -5.72419311e-1f, -1.06873936f), -1.01645336f);
+    return __fmaf_rn(-a, act_ex2(p), fmaxf(z, 0.0f));
+}
 /* z sigmoid(2 sqrt(2/pi) (z + 0.044715 z^3)) */
 __device__ __forceinline__ float act_gelu_tanh(float z) {
     float u = __fmaf_rn(__fmul_rn(__fmul_rn(z, z), 0.0713548163f), z, __fmul_rn(z, 1.59576912f));

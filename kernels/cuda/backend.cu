@@ -50,7 +50,7 @@ size_t aligned(size_t bytes) {
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 static int64_t weight_words(const cuda_layer *l) {
-    return l->plan == PLAN_SIMT ? (int64_t)l->g.co * l->g.cig * l->g.k : pack_mma_words(&l->g, &l->m);
+    return plan_plain(l->plan) ? (int64_t)l->g.co * l->g.cig * l->g.k : pack_mma_words(&l->g, &l->m);
 }
 
 static int repack(nct_layer *nl, const nct_weights *w, void *stream, nct_why *why) {
@@ -64,7 +64,7 @@ static int repack(nct_layer *nl, const nct_weights *w, void *stream, nct_why *wh
     if (!err) err = pack_f32(l->beta, &w->beta, l->g.co, 0, s, why);
     if (!err) {
         uint32_t *to = (uint32_t *)l->weight;
-        cudaError_t e = l->plan == PLAN_SIMT  ? pack_simt((float *)l->weight, l->raw, &l->g, s)
+        cudaError_t e = plan_plain(l->plan)   ? pack_simt((float *)l->weight, l->raw, &l->g, s)
                         : l->plan == PLAN_MMA ? pack_mma(to, l->raw, &l->g, &l->m, l->precision, s)
                                               : pack_wgmma(to, l->raw, &l->g, &l->m, l->precision, s);
         err = cuda_error(e, "packing weights", why);
@@ -181,7 +181,8 @@ static int warm_rows(
     one.impl = &copy;
     for (int32_t i = 0; cuda_row(i); i++) {
         const row *r = cuda_row(i);
-        if (r->plan != l->plan || !r->launch || r->min_cc > l->cc || r->pass == PASS_AGAIN) continue;
+        if (r->plan != l->plan || !r->launch || r->min_cc > l->cc || (r->pass == PASS_AGAIN && !plan_again(r->plan)))
+            continue;
         if (l->forced && l->forced->launch && l->forced->tile != r->tile) continue;
         copy.forced = r;
         for (int half = 0; half < 2; half++) {
@@ -204,7 +205,11 @@ static int warm(
     int before, err = device_enter(l->device, &before, why);
     if (err) return err;
     cudaStream_t s = (cudaStream_t)stream;
-    err = cuda_error(norm_load(), "loading kernels", why);
+    cudaError_t loaded = norm_load();
+    if (!loaded && l->plan == PLAN_NARROW) loaded = narrow_load();
+    if (!loaded && l->plan == PLAN_DEPTH) loaded = depth_load();
+    if (!loaded && l->plan == PLAN_LONG) loaded = long_load_code();
+    err = cuda_error(loaded, "loading kernels", why);
     for (int32_t steps = 8; !err && steps <= 72; steps += 64) { /* short frames, and long ones */
         int64_t t_in = (int64_t)(steps - 1) * l->g.stride + (int64_t)(l->g.k - 1) * l->g.dil + 1, t_out;
         if (t_in <= nl->p.pad_left || t_in <= nl->p.pad_right) t_in = (int64_t)nl->p.pad_left + nl->p.pad_right + 1;
@@ -243,6 +248,13 @@ static int explain(const nct_layer *nl, const nct_job *job, int32_t frame, nct_r
     if (l->plan == PLAN_SIMT)
         snprintf(out.plan, sizeof out.plan, "simt-f32 slices %lld leaf 1x%d",
             ((long long)l->g.cig * l->g.k + SIMT_SLICE - 1) / SIMT_SLICE, SIMT_LEAF);
+    else if (plan_again(l->plan))
+        snprintf(out.plan, sizeof out.plan, "%s leaf 1x%d",
+            l->plan == PLAN_NARROW                                      ? "narrow-tf32"
+            : l->plan == PLAN_DEPTH                                     ? "depth-f32"
+            : job->x_dtype == NCT_BF16 && l->precision == NCT_PREC_BF16 ? "long-bf16"
+                                                                        : "long-tf32",
+            NARROW_LEAF);
     else
         snprintf(out.plan, sizeof out.plan, "%s-%s rows %d slices %d leaf 1x%d",
             l->plan == PLAN_MMA ? "mma" : "wgmma", l->precision == NCT_PREC_F32 ? "3xtf32" : names[l->precision],

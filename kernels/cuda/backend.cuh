@@ -17,6 +17,15 @@ void device_leave(int32_t device, int before);
 size_t aligned(size_t bytes);
 
 /* choose.cu */
+static inline int plan_again(int32_t plan) { /* the conv twice, never a raw y kept */
+    return plan == PLAN_NARROW || plan == PLAN_DEPTH || plan == PLAN_LONG;
+}
+static inline int plan_plain(int32_t plan) { /* weights as f32 [product][channel] */
+    return plan == PLAN_SIMT || plan == PLAN_NARROW || plan == PLAN_DEPTH || plan == PLAN_LONG;
+}
+static inline int32_t plan_leaf(int32_t plan) { /* steps of a leaf */
+    return plan == PLAN_SIMT ? SIMT_LEAF : plan_again(plan) ? NARROW_LEAF : MMA_LEAF;
+}
 geometry geometry_of(const nct_params *p, int32_t precision);
 int plan_choose(cuda_layer *l, const nct_where *at, nct_why *why); /* l->plan, m, forced, reason */
 const row *row_choose(const cuda_layer *l, const cuda_job *j, const nct_job *job, nct_why *why); /* NULL: -ENOTSUP */

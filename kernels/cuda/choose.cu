@@ -55,6 +55,9 @@ static mma_layout layout_of(const geometry *g, int32_t plan, int32_t precision) 
 /* Can the layer's shape run on a plan at all? */
 static int plan_fits(const cuda_layer *l, int32_t plan) {
     if (plan == PLAN_SIMT) return 1;
+    if (plan == PLAN_NARROW) return l->cc >= 80 && l->precision != NCT_PREC_F32 && narrow_holds(&l->g);
+    if (plan == PLAN_LONG) return l->cc == 90 && l->precision != NCT_PREC_F32 && long_holds(&l->g);
+    if (plan == PLAN_DEPTH) return l->precision != NCT_PREC_F32 && depth_holds(&l->g);
     if (l->g.cig < 8 || l->g.cog < 8) return 0;
     int64_t window = 63ll * l->g.stride + (int64_t)(l->g.k - 1) * l->g.dil + 1;
     if (plan == PLAN_WGMMA)
@@ -72,8 +75,9 @@ static int plan_force(cuda_layer *l, const char *name, nct_why *why) {
     l->plan = l->forced->plan;
     if (!plan_fits(l, l->plan))
         return why_set(why, -ENOTSUP,
-            "row %s cannot run this layer: it needs 8 input and output channels a conv group (has %d, %d), a short "
-            "enough reach and, for wgmma, tf32 or bf16",
+            "row %s cannot run this layer: tensor cores need 8 input and output channels a conv group (has %d, %d) and a "
+            "short enough reach; wgmma, narrow, long and depth need tf32 or bf16, narrow at most 32 products, long at "
+            "most 16 channels out, depth a depthwise conv",
             name, l->g.cig, l->g.cog);
     snprintf(l->reason, sizeof l->reason, "forced: %s", name);
     return 0;
@@ -84,6 +88,9 @@ int plan_choose(cuda_layer *l, const nct_where *at, nct_why *why) {
     if (at->force) {
         int err = plan_force(l, at->force, why);
         if (err) return err;
+    } else if (plan_fits(l, PLAN_LONG)) {
+        l->plan = PLAN_LONG;
+        snprintf(l->reason, sizeof l->reason, "Hopper, %d channels out of %d: bound by reading x", l->g.co, l->g.ci);
     } else if (wide && plan_fits(l, PLAN_WGMMA) && !many_weights(&l->g)) {
         l->plan = PLAN_WGMMA;
         snprintf(l->reason, sizeof l->reason, "Hopper, %d products over %d channels", l->g.cig * l->g.k, l->g.cig);
@@ -91,6 +98,13 @@ int plan_choose(cuda_layer *l, const nct_where *at, nct_why *why) {
         l->plan = PLAN_MMA;
         snprintf(l->reason, sizeof l->reason, "tensor cores: %d products over %d channels%s", l->g.cig * l->g.k,
             l->g.cig, many_weights(&l->g) ? ", bound by its weights" : "");
+    } else if (plan_fits(l, PLAN_NARROW)) {
+        l->plan = PLAN_NARROW;
+        snprintf(l->reason, sizeof l->reason, "%d products of %d channels: weights in registers, conv twice",
+            l->g.cig * l->g.k, l->g.cig);
+    } else if (plan_fits(l, PLAN_DEPTH)) {
+        l->plan = PLAN_DEPTH;
+        snprintf(l->reason, sizeof l->reason, "depthwise, %d products: bound by memory", l->g.k);
     } else {
         l->plan = PLAN_SIMT;
         snprintf(l->reason, sizeof l->reason, "%d x %d channels a conv group, %d products: no tensor cores", l->g.cig,
@@ -103,7 +117,7 @@ int plan_choose(cuda_layer *l, const nct_where *at, nct_why *why) {
 /* ---- choosing a row ---- */
 
 int again_by_default(const cuda_layer *l) {
-    return l->plan == PLAN_SIMT && (int64_t)l->g.cig * l->g.k <= AGAIN_PRODUCTS;
+    return plan_again(l->plan) || (l->plan == PLAN_SIMT && (int64_t)l->g.cig * l->g.k <= AGAIN_PRODUCTS);
 }
 
 static const row *row_named(const char *name) {
@@ -211,6 +225,18 @@ static const row *simt_row(const cuda_layer *l, const cuda_job *j, const nct_job
     }
     return NULL;
 }
+static const row *narrow_row(const cuda_layer *l, const cuda_job *j, const nct_job *job) {
+    const row *fused = row_named("narrow-fused");
+    return l->cc >= fused->min_cc && row_fits(fused, l, j, job) ? fused : row_named("narrow");
+}
+static const row *depth_row(const cuda_layer *l, const cuda_job *j, const nct_job *job) {
+    const row *fused = row_named("depth-fused");
+    return l->cc >= fused->min_cc && row_fits(fused, l, j, job) ? fused : row_named("depth");
+}
+static const row *long_row(const cuda_layer *l, const cuda_job *j, const nct_job *job) {
+    const row *fused = row_named("long-fused");
+    return row_fits(fused, l, j, job) ? fused : row_named("long");
+}
 const row *row_choose(const cuda_layer *l, const cuda_job *j, const nct_job *job, nct_why *why) {
     const row *r = l->forced && l->forced->launch ? l->forced : NULL;
     if (r && !row_fits(r, l, j, job)) {
@@ -219,9 +245,12 @@ const row *row_choose(const cuda_layer *l, const cuda_job *j, const nct_job *job
         return NULL;
     }
     if (!r)
-        r = l->plan == PLAN_SIMT  ? simt_row(l, j, job)
-            : l->plan == PLAN_MMA ? mma_row(l, j, job)
-                                  : wgmma_row(l, j, job);
+        r = l->plan == PLAN_NARROW  ? narrow_row(l, j, job)
+            : l->plan == PLAN_DEPTH ? depth_row(l, j, job)
+            : l->plan == PLAN_LONG  ? long_row(l, j, job)
+            : l->plan == PLAN_SIMT  ? simt_row(l, j, job)
+            : l->plan == PLAN_MMA   ? mma_row(l, j, job)
+                                    : wgmma_row(l, j, job);
     if (!r)
         why_set(why, -ENOTSUP, "no row runs %d frames of up to %d steps of this layer (%d products)", job->n_frames,
             j->max_t_out, l->g.cig * l->g.k);

@@ -14,11 +14,14 @@ extern "C" {
 /* ---- plans ---- */
 
 enum plan_kind {
-    PLAN_SIMT,  /* f32 FMA chains in slices of 256 products; leaves of 1 channel x 256 steps */
-    PLAN_MMA,   /* mma.sync; leaves of 1 channel x 64 steps */
-    PLAN_WGMMA, /* wgmma (Hopper, tf32 and bf16); leaves of 1 channel x 64 steps */
+    PLAN_SIMT,   /* f32 FMA chains in slices of 256 products; leaves of 1 channel x 256 steps */
+    PLAN_MMA,    /* mma.sync; leaves of 1 channel x 64 steps */
+    PLAN_WGMMA,  /* wgmma (Hopper, tf32 and bf16); leaves of 1 channel x 64 steps */
+    PLAN_NARROW, /* mma.sync tf32, C_in*K <= 32 kept in registers, conv twice; leaves of 1 channel x 2048 steps */
+    PLAN_LONG,   /* Hopper, at most 16 channels out: mma.sync with y kept in registers; leaves of 1 channel x 2048 steps */
+    PLAN_DEPTH,  /* depthwise by f32 FMA chains, conv twice; leaves of 1 channel x 2048 steps */
 };
-enum { SIMT_SLICE = 256, SIMT_LEAF = 256, MMA_LEAF = 64, MMA_ROWS = 32 };
+enum { SIMT_SLICE = 256, SIMT_LEAF = 256, MMA_LEAF = 64, MMA_ROWS = 32, NARROW_LEAF = 2048, NARROW_PRODUCTS = 32 };
 
 /* The layer's constants, as kernels read them. */
 struct geometry {
@@ -59,7 +62,7 @@ struct cuda_job {
     nct_frame row0;
     int64_t x_step, y_step;
     int32_t uniform; /* all rows have row0's t_in, t_out, pads and pitches, at constant steps */
-    int32_t n_frames, x_dtype, y_dtype, norm;
+    int32_t n_frames, x_dtype, y_dtype, norm, precision;
     int32_t what; /* DO_* */
     int32_t max_t_out;
     int32_t leaf_t;            /* steps of a leaf, by plan */
@@ -126,6 +129,10 @@ struct wgmma_tile {
 };
 int wgmma_fits(const row *row, const cuda_layer *l, const cuda_job *job);
 cudaError_t wgmma_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s);
+int narrow_holds(const geometry *g); /* can PLAN_NARROW run this layer? */
+cudaError_t narrow_load(void);
+int narrow_fits(const row *row, const cuda_layer *l, const cuda_job *job);
+cudaError_t narrow_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s);
 enum units_meet { MEET_CLUSTER, MEET_GRID };
 struct units_tile {
     int32_t wm, wt, n, cluster; /* warpgroups along channels and steps, steps of one; CTAs that share weights */
@@ -133,6 +140,14 @@ struct units_tile {
 };
 int units_fits(const row *row, const cuda_layer *l, const cuda_job *job);
 cudaError_t units_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s);
+int depth_holds(const geometry *g); /* can PLAN_DEPTH? */
+cudaError_t depth_load(void);
+int depth_fits(const row *row, const cuda_layer *l, const cuda_job *job);
+cudaError_t depth_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s);
+int long_holds(const geometry *g); /* can PLAN_LONG? */
+cudaError_t long_load_code(void);
+int long_fits(const row *row, const cuda_layer *l, const cuda_job *job);
+cudaError_t long_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s);
 int mma_fits(const row *row, const cuda_layer *l, const cuda_job *job);
 cudaError_t mma_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s);
 

@@ -36,4 +36,20 @@ __device__ __forceinline__ norm_value group_value_few(
     }
     return group_finish(j, f, n, group, report, m, shift);
 }
+/* At most 2 leaves, by the calling thread alone: the tree of moments_merge over so few. */
+__device__ __forceinline__ norm_value group_value_lane(
+    const cuda_job &j, const nct_frame &f, int32_t n, int32_t group, const float4 *leaves, int32_t count) {
+    moments m = {0, 0}, second = {0, 0};
+    double shift = leaf_center(__ldcg(leaves));
+    moments_add(m, __ldcg(leaves), shift);
+    if (count > 1) moments_add(second, __ldcg(leaves + 1), shift);
+    m = moments_sum(moments_sum(m, {0, 0}), moments_sum(second, {0, 0}));
+    nct_stat s = stat_of(m, shift, (double)j.g.cg * f.t_out);
+    if (!stat_finite(s)) s.mean = s.m2 = NAN;
+    norm_value v = norm_of(s, j.g.eps);
+    uint32_t saw = norm_flags(j, s, v);
+    if (saw && j.flags) atomicOr(&j.flags[n], saw);
+    if (f.stat_out >= 0) j.stats[(int64_t)f.stat_out * j.g.norm_groups + group] = s;
+    return v;
+}
 #endif

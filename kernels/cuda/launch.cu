@@ -9,13 +9,14 @@
 /* ---- workspace ---- */
 
 static int needs_scratch(const cuda_layer *l) {
+    if (plan_again(l->plan)) return 0;
     if (l->forced && l->forced->launch) return l->forced->pass != PASS_AGAIN;
     return !again_by_default(l);
 }
 
 /* Grows with each argument. A frame takes whole tiles of at most 256 steps (short frames: one leaf). */
 room room_of(const cuda_layer *l, int64_t frames, int64_t max_t, int64_t sum_t) {
-    int64_t leaf = l->plan == PLAN_SIMT ? SIMT_LEAF : MMA_LEAF, unit = 256 / leaf;
+    int64_t leaf = plan_leaf(l->plan), unit = leaf < 256 ? 256 / leaf : 1;
     if (sum_t > frames * max_t) sum_t = frames * max_t;
     int64_t most = ((max_t + leaf - 1) / leaf + unit - 1) / unit * unit;
     int64_t columns = max_t <= leaf ? frames : sum_t / leaf + frames * unit;
@@ -77,7 +78,8 @@ cuda_job job_begin(const cuda_layer *l, const nct_job *job) {
     j.x_dtype = job->x_dtype;
     j.y_dtype = job->y_dtype;
     j.norm = job->norm;
-    j.leaf_t = l->plan == PLAN_SIMT ? SIMT_LEAF : MMA_LEAF;
+    j.leaf_t = plan_leaf(l->plan);
+    j.precision = l->precision;
     j.stats = job->stats;
     j.flags = job->frame_flags;
     j.weight = l->weight;
@@ -95,7 +97,7 @@ cuda_job job_begin(const cuda_layer *l, const nct_job *job) {
 /* Tiles along time of a row, and the columns of leaves. */
 void job_tiles(cuda_job *j, const nct_job *job, const row *row) {
     int64_t tiles = 0;
-    if (row->plan != PLAN_SIMT && j->max_t_out <= MMA_LEAF) {
+    if ((row->plan == PLAN_MMA || row->plan == PLAN_WGMMA) && j->max_t_out <= MMA_LEAF) {
         int32_t steps = slot_steps_of(&j->g, j->max_t_out, row->tile_t);
         int32_t slots = row->tile_t / steps;
         tiles = (job->n_frames + slots - 1) / slots;
@@ -142,7 +144,7 @@ static cudaError_t launch_passes(const cuda_layer *l, cuda_job *j, const row *r,
                       : DO_RAW | DO_APPLY | (given ? 0 : DO_LEAVES),
             s);
     if (conv_only) return launch_conv(l, j, r, DO_RAW, s);
-    int again = r->pass == PASS_AGAIN;
+    int again = r->pass == PASS_AGAIN || plan_again(r->plan);
     /* Several tiles would read a running slot that one of them writes. */
     if (r->pass == PASS_FUSED && j->y && j->norm == NCT_NORM_OWN)
         return launch_conv(l, j, r, DO_LEAVES | DO_MEET | DO_APPLY, s);

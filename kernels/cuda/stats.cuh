@@ -42,20 +42,20 @@ __device__ __forceinline__ moments moments_shuffle(moments a, int mask) {
     return moments_sum(a, b);
 }
 
-/* `count` leaves at `leaves`, merged by a CTA of MERGE_THREADS; the first warp gets the sums about the first
+/* `count` leaves at `leaves`, merged by a CTA of MERGE_THREADS or more; the first warp gets the sums about the first
  * leaf's centre. room: 8 * 32 moments of shared memory. Ends without a barrier. */
 __device__ inline moments moments_merge(const float4 *leaves, int64_t count, double shift, moments *room) {
     moments lane[4] = {};
     int32_t tid = threadIdx.x;
 #pragma unroll 2
-    for (int64_t base = 0; base < count; base += MERGE_LANES) {
+    for (int64_t base = 0; base < count && tid < MERGE_THREADS; base += MERGE_LANES) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int64_t at = base + tid + i * MERGE_THREADS;
             if (at < count) moments_add(lane[i], leaves[at], shift);
         }
     }
-    room[tid] = moments_sum(moments_sum(lane[0], lane[2]), moments_sum(lane[1], lane[3]));
+    if (tid < MERGE_THREADS) room[tid] = moments_sum(moments_sum(lane[0], lane[2]), moments_sum(lane[1], lane[3]));
     __syncthreads();
     moments w[8];
     if (tid >= 32) return w[0] = {};
