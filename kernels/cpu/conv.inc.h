@@ -19,7 +19,21 @@
  *   wav2vec2-l0, encodec48-l0, convtasnet-dw -4 to -11 % with units of 384 KB; lost by others (default 3 %)
  *   lost on convtasnet: tiles of 512 (+7 %); prefetch one line in four steps of a kernel, not between kernels (+4 %);
  *     staging 64 steps before their use (+4 %); y prefetched for writing as a kernel starts (+-1 %, encodec48-l0 +2 %)
- *   lost: second pass of a frame from its end (convtasnet -1 %, dconv and encodec48-l0 +6 %) */
+ *   lost: second pass of a frame from its end (convtasnet -1 %, dconv and encodec48-l0 +6 %)
+ *
+ * On a quiet machine of the same kind, over the FMA loop beside it. default in parts (of 0.667 if products were all):
+ * products 0.68, outputs of F(2,3) 0.08, x 0.03, leaves 0.02, norm 0.02, and 0.20 waiting for lines of y, which every
+ * store fetched from L3 before it could leave the store buffer. 1.09 -> 0.87 with y brought up beside the products, x
+ * transformed where it lies (a load that spans two fresh stores waits for both), a group normalised as soon as it is
+ * counted, folds in registers -> 0.84 with huge pages under weights and workspace (diffpolicy 1.90 -> 1.44, convtasnet
+ * 1.46 -> 1.42, demucs-l4 1.30 -> 1.22 by these alone).
+ *   convtasnet 1.42 -> 1.34 with x staged by the first block of channels, y of the next tile brought up
+ *   eeg64 1.30 -> 1.26 with turned tiles (turn.inc.h); wav2vec2-l0 10.1 -> 8.2 with y past the caches
+ *   diffpolicy 1.44 -> 1.38 by 3 vectors x 8 steps instead of 2 x 8
+ *   lost: chunks of F(2,3) of 24 or 96 channels, tiles of 256, units of 512 KB (+-2 %), tiles of 512 (+10 to 30 %);
+ *     weights fetched ahead by kernels of this file (+-1 %); slices of the short form cut to 16 KB of L1 (+2 %)
+ * With other work on the core's second hyperthread the FMA loop keeps its speed, and every kernel here takes 1.2 to 1.45
+ * times as long (peers too): it needs 3 instructions a cycle, two thirds of the loads that L1 can serve, and all of L1. */
 
 typedef struct {
     const float *x;
