@@ -194,6 +194,14 @@ def row_print(threads, data, ms, ratio, beside):
     print(f"{n:28s}{threads:2d} {ms['fma']:9.3f}{cells}", flush=True)
 
 
+def command_line():
+    """As it was given, without where the library and the results lie."""
+    args = sys.argv[2:]
+    if "--json" in args:
+        del args[args.index("--json"):args.index("--json") + 2]
+    return " ".join(["tests/bench/bench_layer.py", *args])
+
+
 def hardware():
     model = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), platform.machine())
     return f"{model}, {len(os.sched_getaffinity(0))} cores"
@@ -230,7 +238,7 @@ def main():
             ms, ratio, beside = contest.medians()
             contest.close()
             row_print(threads, data, ms, ratio, beside)
-            rows.append(dict(date=datetime.date.today().isoformat(), hardware=hardware(), command=" ".join(["tests/bench/bench_layer.py", *sys.argv[2:]]), versions=about,
+            rows.append(dict(date=datetime.date.today().isoformat(), hardware=hardware(), command=command_line(), versions=about,
                              shape=name, n=data.fields[0], n_of_table=data.table_n, threads=threads, memory="warm", rounds=rounds, clock="thread CPU" if threads == 1 else "wall",
                              gflop=data.flop / 1e9, plan=contest.plan, fma_ms=ms["fma"],
                              contestants={k: dict(ms=ms[k], over_fma=ratio[k], over_ours=beside[k]) for k in ratio}))

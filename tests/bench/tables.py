@@ -40,7 +40,9 @@ def cpu():
                       *(f"{peers[p]:.2f}x" if p in peers else "" for p in ("onednn-ncw", "onednn-nwc", "torch"))])
     if not lines:
         return "No figures yet: `make bench`."
-    note = f"{found[0]['hardware']}, {found[0]['date']}, `{found[0]['command']}`."
+    peers = found[0].get("versions", {})
+    note = f"{found[0]['hardware']}, {found[0]['date']}, `{found[0]['command']}`"
+    note += "".join(f", {name} {peers[key]}" for key, name in (("onednn", "oneDNN"), ("torch", "PyTorch")) if key in peers) + "."
     if ratios:
         note += f" Geometric mean against PyTorch: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f}x."
     return note + "\n\n" + table(["shape", "N", "threads", "ours / FMA loop", "oneDNN ncw / ours", "oneDNN nwc / ours",
