@@ -91,7 +91,7 @@ int plan_choose(cuda_layer *l, const nct_where *at, nct_why *why) {
     } else if (plan_fits(l, PLAN_LONG)) {
         l->plan = PLAN_LONG;
         snprintf(l->reason, sizeof l->reason, "Hopper, %d channels out of %d: bound by reading x", l->g.co, l->g.ci);
-    } else if (wide && plan_fits(l, PLAN_WGMMA) && !many_weights(&l->g)) {
+    } else if (wide && plan_fits(l, PLAN_WGMMA)) {
         l->plan = PLAN_WGMMA;
         snprintf(l->reason, sizeof l->reason, "Hopper, %d products over %d channels", l->g.cig * l->g.k, l->g.cig);
     } else if (wide && plan_fits(l, PLAN_MMA)) {
@@ -188,6 +188,26 @@ static const row *units_row(const cuda_layer *l, const cuda_job *j, const nct_jo
     }
     return best;
 }
+/* Frames of at most 64 steps: the tile whose waves of CTAs cost least; clocks of a step of (chunk, tap), measured. */
+static const row *short_row(const cuda_layer *l, const cuda_job *j, const nct_job *job) {
+    static const struct {
+        const char *name;
+        int32_t clocks;
+    } tiles[] = {{"short-32x64", 300}, {"short-32x64-flat", 450}, {"short-64x128", 740}, {"short-64x128-flat", 850},
+        {"short-64x256", 2000}};
+    const row *best = NULL;
+    int64_t least = INT64_MAX;
+    for (const auto &t : tiles) {
+        char name[32];
+        snprintf(name, sizeof name, "%s-fused", t.name);
+        const row *r = row_named(name);
+        if (!row_fits(r, l, j, job)) r = row_named(t.name);
+        if (!row_fits(r, l, j, job)) continue;
+        int64_t cost = (short_ctas(r, l, j) + l->sms - 1) / l->sms * t.clocks;
+        if (cost < least) least = cost, best = r;
+    }
+    return best;
+}
 /* Measured on the H200 with every row (bench_gpu.py --rows): wide tiles win while they give about half of the SMs a CTA
  * (matcha: 64 CTAs of 128x256 beat 128 of 128x128), narrow ones after that; the fused row wins unless so few CTAs meet
  * that the cooperative launch costs more than the pass it saves (default-n1, cosyvoice). */
@@ -197,6 +217,8 @@ static const row *wgmma_row(const cuda_layer *l, const cuda_job *j, const nct_jo
         int32_t percent; /* of the SMs that its CTAs must reach */
     } tiles[] = {{"wgmma-128x256", 45}, {"wgmma-128x128", 70}, {"wgmma-32x256", 0}, {"wgmma-64x64", 0}};
     int packed = j->max_t_out <= MMA_LEAF;
+    const row *brief = packed ? short_row(l, j, job) : NULL;
+    if (brief) return brief;
     /* x turned beforehand pays where products are many, or tiles of 128x256 few: default 34 us either way, matcha 33
      * against 55, cosyvoice 32 against 63, default-n1 15 against 25; default-long 554 against 521. */
     const int turned = (int64_t)l->g.cig * l->g.k >= 400 || ctas_of(j, job, row_named("wgmma-128x256")) * 2 < l->sms;

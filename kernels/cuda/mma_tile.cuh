@@ -9,7 +9,17 @@
 #include "stats.cuh"
 #include "act.cuh"
 
-enum { MMA_STAGES = 3, MMA_SHARED = 99 * 1024 };
+enum { MMA_STAGES = 3, MMA_SLOTS = 16, MMA_SHARED = 98 * 1024 };
+
+struct unit_shape {
+    int32_t units;                                /* of one position: word rows of a chunk / 4 */
+    int32_t room;                                 /* slots that have memory: no more than the job has frames */
+    int32_t window, stride, phase;                /* positions of a slot; units of one phase */
+    int32_t pitch, deep;                          /* units of a slot (odd); from unit to unit along the channels */
+    int32_t team;                                 /* warps that fill one chunk */
+    int32_t tap_rest, tap_whole;                  /* dil mod stride, dil / stride */
+    uint32_t row_magic, slot_magic, stride_magic; /* of room * window, window, stride */
+};
 
 struct mma_shape {
     int32_t co_tiles;          /* tiles of BM channels in a conv group */
@@ -20,6 +30,8 @@ struct mma_shape {
     int32_t slot_words, pitch; /* words of a slot and of a word row; pitch is 8 mod 32 */
     int32_t wide;  /* x lies so that 16 bytes can be read at once: one slot, stride 1, pitches of whole 16 bytes */
     int32_t units; /* wide: 16-byte units that cover the window of a row */
+    unit_shape x;
+    int32_t x_buffers;
     int32_t stages, buffers;           /* of weights and of x (wgmma) */
     int32_t bulk;                      /* wgmma: rows of x come by bulk copies and are made words where they lie */
     uint32_t unit_magic, stride_magic; /* ceil(2^32 / units), / stride */
@@ -276,7 +288,7 @@ __device__ __forceinline__ void mma_finish(const cuda_job &j, const mma_shape &s
                 *(float2 *)(room + row * PITCH + 64 * wn + 8 * n + 2 * q) = make_float2(v[2 * n], v[2 * n + 1]);
         }
     if (!(j.what & (DO_RAW | DO_APPLY | DO_PARTIAL))) return;
-    __syncthreads();
+    asm volatile("bar.sync 1, %0;" ::"n"(32 * WM * WN) : "memory"); /* producers are gone */
     const int32_t steps = 1 << sh.slot_shift, rows = min(BM, j.g.cog - channel0);
     for (int32_t at = warp; at < rows * sh.slots; at += WM * WN) {
         int32_t row = at / sh.slots, slot = at - row * sh.slots, n = s.n0 + slot;

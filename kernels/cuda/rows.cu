@@ -9,6 +9,8 @@ static const simt_tile simt_8x256 = {8, 8}, simt_4x256 = {4, 8}, simt_1x256 = {1
 
 static const wgmma_tile wgmma_128x256 = {2, 2, 128}, wgmma_128x128 = {1, 2, 128}, wgmma_64x64 = {1, 1, 64},
                         wgmma_32x256 = {2, 2, 32};
+static const short_tile short_64x128 = {2, 1, 64, 0}, short_64x128_flat = {2, 1, 64, 1}, short_64x256 = {2, 2, 64, 0},
+                        short_32x64 = {1, 1, 32, 0}, short_32x64_flat = {1, 1, 32, 1};
 
 #define WGMMA(c, t)                                                                                                  \
     {"wgmma-" #c "x" #t "-fused", PLAN_WGMMA, PASS_FUSED, 90, c, t, wgmma_fits, wgmma_launch, &wgmma_##c##x##t},     \
@@ -28,6 +30,10 @@ static const units_tile units_128x256 = {2, 1, 256, 2, MEET_GRID}, units_128x128
     {                                                                                                                \
         "units-" #c "x" #t "-fused" #n, PLAN_WGMMA, PASS_FUSED, 90, c, t, units_fits, units_launch,                  \
             &units_##c##x##t##_##n                                                                                   \
+    }
+#define SHORT(name, c, t, tile)                                                                                      \
+    {"short-" name "-fused", PLAN_WGMMA, PASS_FUSED, 90, c, t, short_fits, short_launch, &tile}, {                   \
+        "short-" name, PLAN_WGMMA, PASS_STORE, 90, c, t, short_fits, short_launch, &tile                             \
     }
 #define MMA(c, t, tile)                                                                                              \
     {"mma-" #c "x" #t, PLAN_MMA, PASS_STORE, 80, c, t, mma_fits, mma_launch, &tile}, {                               \
@@ -56,6 +62,11 @@ static const row ROWS[] = {
     WGMMA(128, 128),
     WGMMA(64, 64),
     WGMMA(32, 256),
+    SHORT("64x128", 64, 128, short_64x128),
+    SHORT("64x128-flat", 64, 128, short_64x128_flat),
+    SHORT("64x256", 64, 256, short_64x256),
+    SHORT("32x64", 32, 64, short_32x64),
+    SHORT("32x64-flat", 32, 64, short_32x64_flat),
     {"mma", PLAN_MMA, PASS_ANY, 80},
     {"mma-split", PLAN_MMA, PASS_SPLIT, 80, 64, 64, mma_fits, mma_launch, &mma_64x64},
     MMA(128, 128, mma_128x128),
