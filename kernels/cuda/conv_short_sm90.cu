@@ -15,12 +15,17 @@
  *   28 / 21 and 41 / 22     SS form, without norm, places of x found by divisions, descriptors in vector registers
  *   31 / 23 and 32 / 21     norm fused, descriptors in uniform registers (250 clocks a step of 4 wgmma m64n32, before 400)
  *   28 / 21 and 31 / 20     a group's sums by warps, its value by a thread; launched early (0.15 us)
+ *   31 / 24 and 35 / --     weights asked for before the frames are known, a stage's barrier looked at before the products of
+ *                           the one before, producers help with leaves and y: a tenth slower, one by one to be taken back
  * Lost: x by bulk copies as it lies, then turned by the producers with places found anew, 39 / 27 and 35 / 24 (5700 clocks
  *   a chunk against 3700); slots of 64 steps for 16, 94 / 69; 4 producer warps, 35 / 26.
  * What bounds it, by clock64 on diffpolicy tf32 (48 thousand clocks): the first chunk of x comes after 8, then one of 8
  *   every 3.7, where its 40 wgmma take 1.3 (alone 32 clocks each: SS without swizzle is as fast as any); after the products
  *   15: tile 1.6, leaves 1.9, values 4.2, y 7.1. Two producer warps a scheduler wait on the latency of about 150 instructions
- *   a 16-byte place: fewer of them come next, then y by more threads and a 16-channel tile for few frames. */
+ *   a 16-byte place: fewer of them come next, then a 16-channel tile for few frames.
+ * Slower than PyTorch still (us, ours against its best): 256 frames of 17 steps 73 / 56 against 58 / 51 (slots of 32 take the
+ *   slow way of finding places), 32 frames of 30 steps, 512 -> 384, K 9: 102 / 69 against 46 / 36; 256 frames of 16 steps,
+ *   1024 -> 2048, K 5: 742 / 477 against 350 / 229 (wants 128 channels a tile). */
 #include "short_mma.cuh"
 #include "short_tile.cuh"
 
