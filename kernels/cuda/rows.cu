@@ -17,6 +17,10 @@ static const short_tile short_64x128 = {2, 1, 64, 0}, short_64x128_flat = {2, 1,
         {"wgmma-" #c "x" #t, PLAN_WGMMA, PASS_STORE, 90, c, t, wgmma_fits, wgmma_launch, &wgmma_##c##x##t}, {        \
         "wgmma-" #c "x" #t "-again", PLAN_WGMMA, PASS_AGAIN, 90, c, t, wgmma_fits, wgmma_launch, &wgmma_##c##x##t    \
     }
+#define SHORT(name, c, t, tile)                                                                                      \
+    {"short-" name "-fused", PLAN_WGMMA, PASS_FUSED, 90, c, t, short_fits, short_launch, &tile}, {                   \
+        "short-" name, PLAN_WGMMA, PASS_STORE, 90, c, t, short_fits, short_launch, &tile                             \
+    }
 static const units_tile units_128x256 = {2, 1, 256, 2, MEET_GRID}, units_128x128 = {2, 1, 128, 4, MEET_GRID},
                         units_64x256 = {1, 2, 128, 2, MEET_GRID}, units_64x128 = {1, 2, 64, 1, MEET_GRID},
                         units_64x64 = {1, 1, 64, 1, MEET_GRID}, units_64x128_4 = {1, 2, 64, 4, MEET_CLUSTER},
@@ -30,10 +34,6 @@ static const units_tile units_128x256 = {2, 1, 256, 2, MEET_GRID}, units_128x128
     {                                                                                                                \
         "units-" #c "x" #t "-fused" #n, PLAN_WGMMA, PASS_FUSED, 90, c, t, units_fits, units_launch,                  \
             &units_##c##x##t##_##n                                                                                   \
-    }
-#define SHORT(name, c, t, tile)                                                                                      \
-    {"short-" name "-fused", PLAN_WGMMA, PASS_FUSED, 90, c, t, short_fits, short_launch, &tile}, {                   \
-        "short-" name, PLAN_WGMMA, PASS_STORE, 90, c, t, short_fits, short_launch, &tile                             \
     }
 #define MMA(c, t, tile)                                                                                              \
     {"mma-" #c "x" #t, PLAN_MMA, PASS_STORE, 80, c, t, mma_fits, mma_launch, &tile}, {                               \
