@@ -99,7 +99,8 @@ def gpu_more():
                     + ", ".join(f"{n} slot{'s' * (n > 1)} {overlap['whole engine', n]['of_duplex']:.2f}" for n in (1, 2, 3))
                     + f" (payloads filled once: {overlap['filled once', 3]['of_duplex']:.2f} with 3).")
     for r in rows("gpu-sanitizer.json"):
-        said.append(f"compute-sanitizer {r['tool']}: {r['errors']} errors in {r['jobs']} small jobs over {r['rows_run']} of {r['rows']} kernel rows.")
+        said.append(f"compute-sanitizer {r['tool']} (kernels of commit {r['commit']}, older than those of the table): {r['errors']} {'hazards' if r['tool'] == 'racecheck' else 'errors'} in "
+                    f"{r['jobs']} small jobs over {r['rows_run']} of {r['rows']} kernel rows{'; ' + r['note'] if 'note' in r else ''}.")
     found = [r for r in rows("gpu-daemon.json") if r["bench"] == "daemon" and r["impl"] == "nctd" and r["engine"] == "cuda"]
     lines = [[r["frame"].replace("x", " × "), r["clients"], r["frames_s"], f"{r['p50_us'] / 1000:.2f}", f"{r['p99_us'] / 1000:.2f}",
               f"{r['of_echo']:.2f}", r["server_cpu_us"]] for r in found]
