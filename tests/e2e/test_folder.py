@@ -21,8 +21,10 @@ NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 
 
-def info_as(uid, gid, groups, endpoint, timeout="1"):
-    return subprocess.run([nct_tools.NCT, "info", "-c", endpoint, "--timeout", timeout], capture_output=True, text=True, cwd="/",
+def info_as(folder, uid, gid, groups, endpoint, timeout="1"):
+    """`nct info` as somebody else, who may not reach the folder it was built in: a copy of it."""
+    program = shutil.copy(nct_tools.NCT, folder)
+    return subprocess.run([program, "info", "-c", endpoint, "--timeout", timeout], capture_output=True, text=True, cwd="/",
                           user=uid, group=gid, extra_groups=groups, timeout=60 * SLOW, env=nct_tools.ENV)
 
 
@@ -42,13 +44,13 @@ def test_members_of_the_group_connect_and_others_are_told_whose_it_is(start, sma
     assert stat.S_IMODE(os.stat(f"{open_folder}/run/in.sock").st_mode) == 0o660
     group = grp.getgrnam("daemon").gr_gid
     for groups, gid in (([group], NOBODY), ([], group)):
-        r = info_as(NOBODY, gid, groups, d.ingest, "20")
+        r = info_as(open_folder, NOBODY, gid, groups, d.ingest, "20")
         assert r.returncode == 0 and "model m" in r.stdout, r.stderr
-    r = info_as(NOBODY, NOBODY, [], d.ingest)
+    r = info_as(open_folder, NOBODY, NOBODY, [], d.ingest)
     assert r.returncode == 69 and "permission denied" in r.stderr and f"{open_folder}/run/in.sock has mode 0660" in r.stderr, r.stderr
     assert "the group daemon" in r.stderr
     os.chmod(f"{open_folder}/run", 0o750)  # an operator's own folder
-    r = info_as(NOBODY, NOBODY, [], d.ingest)
+    r = info_as(open_folder, NOBODY, NOBODY, [], d.ingest)
     assert r.returncode == 69 and f"permission denied: {open_folder}/run has mode 0750 and the group root" in r.stderr, r.stderr
 
 
