@@ -178,16 +178,20 @@ static int check_inert(const config *c, config_why *why) {
     return 0;
 }
 
+static bool is_set(const char *text) {
+    return text && *text;
+}
+
 static int check_together(const config *c, config_why *why) {
     int e = check_inert(c, why);
     if (!e && c->engine.engine == ENGINE_CPU && c->engine.precision > PRECISION_F32)
         e = fail(why, -EINVAL, "engine.precision: the CPU computes f32; say f32 or auto, or engine = cuda");
-    if (!e && !c->auth.secret_key_file[0] != !c->auth.client_keys[0])
+    if (!e && is_set(c->auth.secret_key_file) != is_set(c->auth.client_keys))
         e = fail(why, -EINVAL,
             "%s is set and %s is not: keys need the daemon's own pair and a list of who may connect",
-            c->auth.client_keys[0] ? "auth.client_keys" : "auth.secret_key_file",
-            c->auth.client_keys[0] ? "auth.secret_key_file" : "auth.client_keys");
-    if (!e && c->auth.ipc_keyless && !c->auth.secret_key_file[0])
+            is_set(c->auth.client_keys) ? "auth.client_keys" : "auth.secret_key_file",
+            is_set(c->auth.client_keys) ? "auth.secret_key_file" : "auth.client_keys");
+    if (!e && c->auth.ipc_keyless && !is_set(c->auth.secret_key_file))
         e = fail(why, -EINVAL, "auth.ipc_keyless = yes has no effect without auth.secret_key_file: remove it");
     if (!e && c->engine.engine == ENGINE_CUDA && c->engine.slots < 2)
         e = fail(why, -EINVAL, "engine.slots = 1: CUDA needs at least 2 to overlap copies");
@@ -199,8 +203,7 @@ static int check_together(const config *c, config_why *why) {
     return e;
 }
 
-/* ---- files
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------------------------- */
 static int config_default(config **ret) {
     ini_why why;
     config *c = calloc(1, sizeof *c);
@@ -240,9 +243,9 @@ static int open_regular(const char *path, const char *what, FILE **ret, config_w
 }
 
 static int read_file(config *c, const char *path, int number, const char *what, config_why *why) {
-    FILE *f;
+    FILE *f = NULL;
     int opened = open_regular(path, what, &f, why);
-    if (opened) return opened;
+    if (!f) return opened;
     char *text = malloc(FILE_BYTES_MAX + 1);
     size_t n = text ? fread(text, 1, FILE_BYTES_MAX + 1, f) : 0;
     int e = !text                ? fail(why, -ENOMEM, "no memory")
