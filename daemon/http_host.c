@@ -94,7 +94,7 @@ int http_endpoint_check(const char *endpoint, bool insecure, nct_why *why) {
 int http_listen(const char *endpoint, bool insecure, char ret_bound[80], nct_why *why) {
     struct addrinfo *found = NULL;
     int error = find(endpoint, insecure, &found, why);
-    if (error) return error;
+    if (!found) return error;
     int fd = open_on(found);
     freeaddrinfo(found);
     if (fd == -EADDRINUSE)
