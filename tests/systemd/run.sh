@@ -148,10 +148,10 @@ watchdog() { # the whole process stands still: the manager ends it, and a new on
     kill_main STOP
     within 30 is_new "$before" && sh_in 'journalctl -u nctd -o cat --no-pager | grep -i "watchdog timeout" | tail -1'
 }
-stuck_engine() { # a batch without end in sight while the loop turns: killed, replaced, and a client that waits behind it gets its result
+stuck_engine() { # a batch of many seconds on any machine, while the loop turns: killed, replaced, and a client that waits behind it gets its result
     local before run='nct run --connect ipc:///run/nctd/ingest.sock --raw i16 --rate 1000 --timeout 60'
     write_conf $'[engine]\nthreads = 1\ncpu_variant = portable\n[model small]\nin_channels = 2\nout_channels = 4\nkernel_size = 3\nnum_groups = 2
-[model slow]\nin_channels = 512\nout_channels = 512\nkernel_size = 31\nnum_groups = 32'
+[model slow]\nin_channels = 512\nout_channels = 512\nkernel_size = 95\nnum_groups = 32'
     in_machine systemctl restart nctd && before=$(show MainPID)
     sh_in "head -c 800000 /usr/sbin/nctd >/tmp/s.raw; head -c 16000000 /dev/zero >/tmp/z.raw
         $run --channels 2 --name small /tmp/s.raw -o /tmp/quiet.npy && test -s /tmp/quiet.npy" || return 1
