@@ -82,8 +82,8 @@ def gpu():
     note = f" The peers of {', '.join(apart)} are from another run on such a card." if apart else ""
     return (f"{found[0]['hardware']}, {found[0]['date']}, PyTorch {found[0]['torch']}. Geometric mean against the best eager PyTorch: "
             f"{mean:.2f}x; slower in {slower} of {len(ratios)} rows.{note} "
-            "`torch.compile` was not part of these runs; timed apart (max-autotune, CUDA graph) "
-            "it is ahead of ours on convtasnet (30 and 23 µs) and on default-long in bf16 (397 µs).\n\n"
+            "`torch.compile` was not part of these runs; by figures taken before them, of which "
+            "no file is kept (max-autotune, CUDA graph), it is ahead of ours on convtasnet (30 and 23 µs) and default-long in bf16 (397 µs).\n\n"
             + table(["shape", "tf32 µs", "floor", "PyTorch / ours", "bf16 µs", "floor", "PyTorch / ours"], lines))
 
 
