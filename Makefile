@@ -348,7 +348,7 @@ $(GPU_ORACLE): tests/gpu/oracle.cu
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)
 	$(Q)$(NVCC) -O2 -std=c++17 -Xcompiler -fPIC -shared $(GENCODE) $< -o $@
-.PHONY: test-gpu sanitize-gpu bench-gpu bundle
+.PHONY: test-gpu sanitize-gpu bench-gpu bench-gpu-peers bundle
 $(BUILD)/gpu/walk: $(BUILD)/tests/gpu/walk.c.o $(LIB_layer)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
@@ -363,6 +363,8 @@ bundle: all $(BUILD)/bench/echo_server $(if $(filter yes,$(HAVE_CUDA)),$(GPU_ORA
 	tests/gpu/bundle.sh $(BUILD) $(BUILD)/bundle/nctd-$(VERSION)
 bench-gpu: $(SO_layer) ## the CUDA layer beside PyTorch (PEERS=all adds torch.compile; BENCH="--shapes default")
 	$(GPU_ENV) $(GPU_PYTHON) tests/bench/bench_gpu.py --cold --out tests/bench/results/gpu-layer.json $(BENCH)
+bench-gpu-peers: ## PyTorch alone, torch.compile beside eager: what bench-gpu says of it without PEERS=all
+	$(GPU_PYTHON) tests/bench/compiled.py --out tests/bench/results/gpu-peers.json $(BENCH)
 
 clean: ## remove what was built
 	rm -rf build

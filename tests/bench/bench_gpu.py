@@ -4,7 +4,9 @@
 Method: one CUDA graph holds R >= 20 calls in a row over input and output sets that together exceed 200 MB (weights stay
 hot); all implementations of a shape are interleaved in one process, clocks as found; medians. Peers: nn.Conv1d + GroupNorm
 + activation ("torch"), conv2d on (N, C, 1, T) in channels_last with the conversions inside ("torch-cl"), and with PEERS=all
-torch.compile max-autotune of both. ratio = best peer / ours.
+torch.compile max-autotune of both, compiled by many processes first (compiled.py). ratio = best peer / ours. Without
+PEERS=all the compiled peers are known by their ratio to eager in the last full run of compiled.py: "~" before their time;
+ratio_compiled = the best of all peers so / ours.
 
     bench_gpu.py [--shapes a,b] [--precisions tf32,bf16,f32] [--rows row,row] [--random N | --neighbours] [--out FILE]
                  [--rounds 15] [--seconds S]
@@ -37,6 +39,7 @@ BANDWIDTH, FLOPS = 4.27e12, {"tf32": 430e12, "bf16": 790e12, "f32": 430e12 / 3}
 ACTS = {"none": nn.Identity, "relu": nn.ReLU, "gelu": nn.GELU, "gelu_tanh": lambda: nn.GELU("tanh"), "silu": nn.SiLU,
         "mish": nn.Mish, "elu": nn.ELU}
 SET_BYTES, MIN_CALLS = 200e6, 20
+compiled_file = Path(__file__).resolve().parent / "results/gpu-peers.json"
 
 
 class ChannelsLast(nn.Module):
@@ -96,62 +99,87 @@ def time_all(graphs, calls, rounds):
     return {k: statistics.median(v) for k, v in times.items()}
 
 
+def allow_tf32(on):
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = on
+    if hasattr(torch.backends.cudnn, "fp32_precision"):  # what torch.compile's own convolutions look at
+        torch.backends.cudnn.fp32_precision = "tf32" if on else "ieee"
+
+
+class Case:
+    """A shape in a precision: PyTorch's modules, the input sets, and the row of a measured implementation."""
+
+    def __init__(self, name, n, spec, t, precision):
+        self.name, self.n, self.spec, self.t, self.precision = name, n, spec, t, precision
+        self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+        allow_tf32(precision != "f32")
+        self.conv, self.norm, self.act = modules(spec, self.dtype)
+        t_out, size = spec.t_out(t), 2 if precision == "bf16" else 4
+        moved = n * (spec.ci * t + spec.co * t_out) * size
+        self.sets = max(2, min(64, int(SET_BYTES / moved) + 1))
+        self.calls = max(MIN_CALLS, self.sets)
+        self.xs = [torch.randn(n, spec.ci, t, device="cuda").to(self.dtype) for _ in range(self.sets)]
+        self.floor = max((moved + self.conv.weight.numel() * size) / BANDWIDTH,
+                         2 * n * spec.co * t_out * spec.ci // spec.groups * spec.k / FLOPS[precision]) * 1e6
+
+    def peers(self, compiled):
+        conv, norm, act = self.conv, self.norm, self.act
+        impls = {"torch": lambda x: act(norm(conv(x))), "torch-cl": ChannelsLast(conv, norm, act)}
+        if compiled:
+            impls["torch-compile"] = torch.compile(nn.Sequential(conv, norm, act), mode="max-autotune-no-cudagraphs")
+            impls["torch-cl-compile"] = torch.compile(ChannelsLast(conv, norm, act), mode="max-autotune-no-cudagraphs")
+        return impls
+
+    def measure(self, impls, rounds, plans=None, more=None):
+        """Rows of impls (and of `more`, already measured), interleaved. A peer that cannot be captured is left out; ours must."""
+        graphs = {}
+        allow_tf32(self.precision != "f32")
+        for key, fn in impls.items():
+            try:
+                graphs[key] = capture(fn, self.xs, self.calls)
+            except Exception as e:
+                if key.startswith("nct"):
+                    raise
+                print(f"# {self.name} {self.precision} {key}: {type(e).__name__}: {str(e)[:120]}", flush=True)
+        us = {**time_all(graphs, self.calls, rounds), **(more() if more else {})}
+        best, rows = min((v for k, v in us.items() if k.startswith("torch")), default=None), []
+        for key, v in us.items():
+            row = {"bench": "gpu-layer", "shape": self.name, "precision": self.precision, "impl": key, "median_us": round(v, 2),
+                   "floor_us": round(self.floor, 2), "ratio": round(best / v, 3) if best else None, "hot": self.sets == 64}
+            if plans and key in plans:
+                row.update(plan=plans[key]["plan"], schedule=plans[key]["schedule"])
+            rows.append(row)
+        return rows
+
+
 def bench_shape(name, n, spec, t, precision, args):
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    conv, norm, act = modules(spec, dtype)
-    t_out, size = spec.t_out(t), 2 if precision == "bf16" else 4
-    moved = n * (spec.ci * t + spec.co * t_out) * size
-    weights = conv.weight.numel() * size
-    sets = max(2, min(64, int(SET_BYTES / moved) + 1))
-    calls = max(MIN_CALLS, sets)
-    xs = [torch.randn(n, spec.ci, t, device="cuda").to(dtype) for _ in range(sets)]
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "f32"
-    impls, plans = {}, {}
-    eager = lambda x: act(norm(conv(x)))  # noqa: E731
+    case, impls, plans = Case(name, n, spec, t, precision), {}, {}
     for row in args.rows or [None]:
-        fused = nt.FusedConv1dGroupNorm.from_modules(conv, norm, spec.act, precision)
+        fused = nt.FusedConv1dGroupNorm.from_modules(case.conv, case.norm, spec.act, precision)
         fused.force = row
         key = f"nct:{row}" if row else "nct"
         try:
-            fused(xs[0])
+            fused(case.xs[0])
         except nt.LayerError as e:
             if e.code != -95 or not row:
                 raise
             continue
-        impls[key], plans[key] = fused, fused.explain(xs[0])
+        impls[key], plans[key] = fused, fused.explain(case.xs[0])
     if not args.no_peers:
-        impls["torch"] = eager
-        impls["torch-cl"] = ChannelsLast(conv, norm, act)
-        if args.compiled:
-            torch._dynamo.reset()
-            impls["torch-compile"] = torch.compile(nn.Sequential(conv, norm, act), mode="max-autotune-no-cudagraphs")
-            impls["torch-cl-compile"] = torch.compile(ChannelsLast(conv, norm, act), mode="max-autotune-no-cudagraphs")
-    graphs = {}
-    for key, fn in impls.items():
-        try:
-            graphs[key] = capture(fn, xs, calls)
-        except Exception as e:  # a peer that cannot be captured is not a peer here; ours must
-            if key.startswith("nct"):
-                raise
-            print(f"# {name} {precision} {key}: {type(e).__name__}: {str(e)[:120]}", flush=True)
-    us = time_all(graphs, calls, args.rounds)
-    if args.cold and name == "diffpolicy-n1":
+        torch._dynamo.reset()  # it counts the forms of one function over all shapes
+        impls.update(case.peers(args.compiled))
+
+    def cold():
         layers = [nt.FusedConv1dGroupNorm(spec.ci, spec.co, spec.k, spec.G, padding=spec.pad[0], activation=spec.act,
-                                          precision=precision, device="cuda", dtype=dtype) for _ in range(4)]
+                                          precision=precision, device="cuda", dtype=case.dtype) for _ in range(4)]
         for layer in layers:
-            layer(xs[0])
+            layer(case.xs[0])
         turn = iter(range(10 ** 9))
-        us["nct-cold"] = time_all({"c": capture(lambda x: layers[next(turn) % 4](x), xs, calls)}, calls, args.rounds)["c"]
         plans["nct-cold"] = plans["nct"]
-    floor = max((moved + weights) / BANDWIDTH, 2 * n * spec.co * t_out * spec.ci // spec.groups * spec.k / FLOPS[precision]) * 1e6
-    best = min((v for k, v in us.items() if k.startswith("torch")), default=None)
-    rows = []
-    for key, v in us.items():
-        row = {"bench": "gpu-layer", "shape": name, "precision": precision, "impl": key, "median_us": round(v, 2),
-               "floor_us": round(floor, 2), "ratio": round(best / v, 3) if best else None, "hot": sets == 64}
-        if key in plans:
-            row.update(plan=plans[key]["plan"], schedule=plans[key]["schedule"])
-        rows.append(row)
+        graph = capture(lambda x: layers[next(turn) % 4](x), case.xs, case.calls)
+        return {"nct-cold": time_all({"c": graph}, case.calls, args.rounds)["c"]}
+
+    rows = case.measure(impls, args.rounds, plans, cold if args.cold and name == "diffpolicy-n1" and "nct" in plans else None)
+    for row in rows:
         print(json.dumps(row), flush=True)
     return rows
 
@@ -202,27 +230,56 @@ def machine():
             "date": datetime.date.today().isoformat(), "command": "bench_gpu.py " + " ".join(sys.argv[1:])}
 
 
+def last_compiled():
+    """{(shape, precision): compiled / eager} of the last full run of compiled.py, and what it says of itself."""
+    by, head = {}, None
+    if compiled_file.exists():
+        for r in map(json.loads, compiled_file.read_text().splitlines()):
+            head = head or {k: r[k] for k in ("date", "hardware", "torch")}
+            at = by.setdefault((r["shape"], r["precision"]), {})
+            kind = "compiled" if r["impl"].endswith("-compile") else "eager"
+            at[kind] = min(at.get(kind, 1e9), r["median_us"])
+    return {k: v["compiled"] / v["eager"] for k, v in by.items() if len(v) == 2}, head
+
+
 def table(rows):
     print(f"\n{'shape':16}{'prec':6}{'ours us':>9}{'floor':>8}{'x floor':>8}{'torch':>9}{'torch-cl':>9}{'compiled':>9}{'ratio':>7}  schedule")
-    ratios = []
+    ratios, of_all, (last, said) = [], [], last_compiled()
     for shape, precision in dict.fromkeys((r["shape"], r["precision"]) for r in rows):
         by = {r["impl"]: r for r in rows if (r["shape"], r["precision"]) == (shape, precision)}
         cell = lambda k: f"{by[k]['median_us']:9.1f}" if k in by else " " * 9  # noqa: E731
         compiled = min((by[k]["median_us"] for k in ("torch-compile", "torch-cl-compile") if k in by), default=None)
+        eager = min((by[k]["median_us"] for k in ("torch", "torch-cl") if k in by), default=None)
+        known = compiled or (eager * last[shape, precision] if eager and (shape, precision) in last else None)
+        text = f"{'' if compiled else '~'}{known:.1f}" if known else ""
         for key in (k for k in by if k.startswith("nct")):
             o = by[key]
             print(f"{shape:16}{precision:6}{o['median_us']:9.1f}{o['floor_us']:8.1f}{o['median_us'] / o['floor_us']:8.2f}{cell('torch')}"
-                  f"{cell('torch-cl')}{f'{compiled:9.1f}' if compiled else ' ' * 9}{o['ratio'] or 0:7.2f}  {key if key != 'nct' else ''} {o['schedule']}")
+                  f"{cell('torch-cl')}{text:>9}{o['ratio'] or 0:7.2f}  {key if key != 'nct' else ''} {o['schedule']}")
             if key == "nct" and o["ratio"]:
                 ratios.append((o["ratio"], shape, precision))
+            if key == "nct" and known:
+                o["ratio_compiled"] = round(min(known, eager) / o["median_us"], 3)
+                of_all.append((o["ratio_compiled"], shape, precision))
     summary = {}
     if ratios:
         summary = {"bench": "gpu-layer-summary", "rows": len(ratios), "peers": sorted({r["impl"] for r in rows if r["impl"].startswith("torch")}),
-                   "geometric_mean": round(statistics.geometric_mean(r[0] for r in ratios), 3), "slowest": min(ratios),
-                   "slower_than_a_peer": [r[1:] for r in ratios if r[0] < 1]}
-        print(f"\ngeometric mean against the best peer {statistics.geometric_mean(r[0] for r in ratios):.2f}x over {len(ratios)} rows; "
-              f"slowest {min(ratios)}; slower than a peer: {[r[1:] for r in ratios if r[0] < 1]}")
+                   **summed(ratios)}
+        print("\n" + words("the best peer of this run", summary))
+    if of_all:
+        summary["with_compiled"] = {"rows": len(of_all), "from": said, **summed(of_all)}
+        print(words(f"the best of all, torch.compile as in its last full run ({said and said['date']})", summary["with_compiled"]))
     return summary
+
+
+def summed(ratios):
+    return {"geometric_mean": round(statistics.geometric_mean(r[0] for r in ratios), 3), "slowest": min(ratios),
+            "slower_than_a_peer": sorted(ratios)[:sum(r[0] < 1 for r in ratios)]}
+
+
+def words(whom, s):
+    return (f"geometric mean against {whom} {s['geometric_mean']:.2f}x over {s['rows']} rows; slowest {s['slowest']}; "
+            f"slower in {len(s['slower_than_a_peer'])}: {s['slower_than_a_peer']}")
 
 
 def main():
@@ -240,6 +297,9 @@ def main():
     names = args.shapes.split(",") if args.shapes else list(shapes)
     head, rows, end, left_out = machine(), [], time.monotonic() + args.seconds, 0
     print("# " + json.dumps(head), flush=True)
+    if args.compiled and not args.no_peers and shapes is gpu.SHAPES:
+        import compiled
+        compiled.compile_all(names, args.precisions, 600)
     with torch.no_grad():
         for name in names:
             n, spec, t = shapes[name]
