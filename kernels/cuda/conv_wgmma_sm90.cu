@@ -184,7 +184,9 @@ __global__ void __launch_bounds__(128 * (WGS + 1), WGS == 1 ? 2 : 1)
                     for (int i = 0; i < MT; i++) multiply<PREC>(acc[i], a[half][k][i], b + (half * 2 + k) * 2);
                 wgmma_commit();
                 wgmma_wait<1>();
-                if (half == 0 && (chunk || tap) && lane == 0) { /* the stage before has been read */
+                if (half || !(chunk || tap)) continue;
+                __syncwarp();    /* lane 0 speaks for the loads of all lanes */
+                if (lane == 0) { /* the stage before has been read */
                     barrier_arrive(&ring->empty_w[before]);
                     if (tap == 0) barrier_arrive(&ring->empty_x[buffer_before]);
                 }
