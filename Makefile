@@ -353,10 +353,9 @@ $(BUILD)/gpu/walk: $(BUILD)/tests/gpu/walk.c.o $(LIB_layer)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_layer) -o $@
-SANITIZE_SECONDS ?= 300
-sanitize-gpu: $(BUILD)/gpu/walk ## every kernel row on small shapes under compute-sanitizer, SANITIZE_SECONDS a tool (GPU host)
-	$(Q)for tool in memcheck racecheck synccheck initcheck; do \
-	  compute-sanitizer --tool $$tool --error-exitcode 9 $(BUILD)/gpu/walk --seconds $(SANITIZE_SECONDS) || exit 1; done
+SANITIZE_SECONDS ?= 60
+sanitize-gpu: $(BUILD)/gpu/walk ## every kernel row on small shapes under compute-sanitizer's tools, SANITIZE_SECONDS (GPU host)
+	$(PYTHON) tests/gpu/sanitize.py $(BUILD)/gpu/walk --seconds $(SANITIZE_SECONDS) --out tests/bench/results/gpu-sanitizer.json
 test-gpu: $(SO_layer) $(GPU_ORACLE) ## the CUDA layer against the float64 oracle, numerics, bits (GPU host with PyTorch)
 	$(GPU_ENV) $(GPU_PYTHON) -m pytest -q tests/gpu $(TESTS)
 bundle: all $(BUILD)/bench/echo_server $(if $(filter yes,$(HAVE_CUDA)),$(GPU_ORACLE)) ## a relocatable folder and its tarball for a host without packages

@@ -2,18 +2,17 @@
  * are no multiple of a tile, every dtype, statistics in and out, the conv alone. A program of its own, because a checker
  * needs minutes to start Python's libraries.
  *
- *     compute-sanitizer --tool memcheck walk [--seconds 60] [--rows a,b] [--list]
+ *     compute-sanitizer --tool memcheck walk [--seconds 60] [--rows a,b] [--part 0/4] [--list]
  *
  * Every allocation has exactly its bytes, the workspace has no initial value, and each result is compared with
- * nct_reference (wide bounds: the accuracy tests are elsewhere). In a pass each layer takes each row in each precision
- * with one kind of job, another one from combination to combination; the last pass has done all kinds with all. Ends
- * when the time is over and says how much was walked. Exit 0; 1 a wrong result; 77 no GPU. */
+ * nct_reference (wide bounds: the accuracy tests are elsewhere). The rows take turns: in a turn a row runs the next layer
+ * that it takes, few weights first, in each precision, with one kind of job; after the last layer it begins again with
+ * another kind. --part i/n: every n-th row. Ends when all kinds are done with all layers or the time is over, and says how
+ * many jobs each row ran ("row NAME JOBS"). Exit 0; 1 a wrong result; 77 no GPU. */
 #include <cuda_runtime_api.h>
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -279,29 +278,22 @@ static int run_job(nct_layer *l, work *k, const job_row *j, nct_why *why) {
 
 enum { LAYERS = sizeof layers / sizeof *layers, JOBS = sizeof jobs / sizeof *jobs, PRECISIONS = 3 };
 
-/* What a layer and its jobs need. */
+/* What a layer and its jobs need, made when first asked for. */
 static made layers_made[LAYERS];
 static work works[LAYERS][JOBS];
 
-/* The reference is slow, so all is made at once on every CPU. */
-static void *make_some(void *next) {
-    for (int i; (i = atomic_fetch_add((atomic_int *)next, 1)) < LAYERS * JOBS;)
-        work_make(&works[i / JOBS][i % JOBS], &layers[i / JOBS], &layers_made[i / JOBS], &jobs[i % JOBS]);
-    return NULL;
+static const made *layer_at(int l) {
+    if (!layers_made[l].values[0]) layers_made[l] = make(&layers[l]);
+    return &layers_made[l];
 }
-static void make_all(void) {
-    enum { THREADS = 16 };
-    pthread_t threads[THREADS];
-    atomic_int next = 0;
-    for (int l = 0; l < LAYERS; l++) layers_made[l] = make(&layers[l]);
-    for (int i = 0; i < THREADS; i++)
-        if (pthread_create(&threads[i], NULL, make_some, &next)) die("no thread");
-    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+static work *work_at(int l, int j) {
+    if (!works[l][j].y_got) work_make(&works[l][j], &layers[l], layer_at(l), &jobs[j]);
+    return &works[l][j];
 }
 
 static void walk_job(int l, int j, const char *row, int precision, nct_layer *layer) {
     static const double bounds[PRECISIONS] = {[NCT_PREC_F32] = 1e-3, [NCT_PREC_TF32] = 5e-2, [NCT_PREC_BF16] = 3e-1};
-    work *k = &works[l][j];
+    work *k = work_at(l, j);
     nct_why why;
     int error = run_job(layer, k, &jobs[j], &why);
     if (error && error != -ENOTSUP) die(why.text);
@@ -313,36 +305,62 @@ static void walk_job(int l, int j, const char *row, int precision, nct_layer *la
     printf("WRONG: %s, precision %d, %s, layer %d: %g > %g\n", row, precision, jobs[j].name, l, worst, bound);
 }
 
-/* One job for each row and precision that the layer has. */
-static void walk_layer(int l, int pass, const char *const rows[], const char *only, bool touched[]) {
-    const made *m = &layers_made[l];
-    for (int r = 0; rows[r]; r++) {
-        if (only && !strstr(only, rows[r])) continue;
-        if (!strncmp(rows[r], "simt", 4) && m->p.in_channels >= 1024) continue; /* minutes under a checker */
-        for (int precision = 0; precision < PRECISIONS && now_s() < end_s; precision++) {
-            nct_where at = {.device = 0, .precision = precision, .force = rows[r]};
-            nct_layer *layer;
-            int before = n_walked;
-            if (nct_layer_new(&layer, &m->p, &m->w, &at, NULL, NULL)) continue;
-            walk_job(l, (l + r + precision + pass) % JOBS, rows[r], precision, layer);
-            if (n_walked > before) touched[r] = true;
-            nct_layer_free(layer);
+/* Where a row stands. */
+typedef struct {
+    const char *name;
+    int pass, next, jobs; /* next: of by_weights */
+} row_place;
+static int by_weights[LAYERS];
+
+static void sort_layers(void) {
+    for (int l = 0; l < LAYERS; l++) {
+        int64_t mine = (int64_t)layers[l].ci * layers[l].co * layers[l].k;
+        int at = l;
+        for (; at; at--) {
+            const layer_row *o = &layers[by_weights[at - 1]];
+            if ((int64_t)o->ci * o->co * o->k <= mine) break;
+            by_weights[at] = by_weights[at - 1];
         }
+        by_weights[at] = l;
     }
+}
+static int walk_layer(int r, const row_place *at, int l) {
+    const made *m = layer_at(l);
+    int before = n_walked;
+    if (!strncmp(at->name, "simt", 4) && m->p.in_channels >= 1024) return 0; /* minutes under a checker */
+    for (int precision = 0; precision < PRECISIONS && now_s() < end_s; precision++) {
+        nct_where where = {.device = 0, .precision = precision, .force = at->name};
+        nct_layer *layer;
+        if (nct_layer_new(&layer, &m->p, &m->w, &where, NULL, NULL)) continue;
+        walk_job(l, (l + r + precision + at->pass) % JOBS, at->name, precision, layer);
+        nct_layer_free(layer);
+    }
+    return n_walked - before;
+}
+/* The next layer that the row takes; false: there is none any more. */
+static bool walk_turn(int r, row_place *at) {
+    for (; at->pass < JOBS && now_s() < end_s; at->pass++, at->next = 0)
+        while (at->next < LAYERS) {
+            int n = walk_layer(r, at, by_weights[at->next++]);
+            at->jobs += n;
+            if (n) return true;
+        }
+    return false;
 }
 
 int main(int argc, char **argv) {
     static const struct option names[] = {
-        {"seconds", 1, NULL, 's'}, {"rows", 1, NULL, 'r'}, {"list", 0, NULL, 'l'}, {0}};
-    static const char *rows[ROWS_MAX + 1];
-    static bool touched[ROWS_MAX];
-    const char *only = NULL;
-    int n_rows = 0, devices = 0, n_touched = 0, pass = 0;
-    bool list = false;
+        {"seconds", 1, NULL, 's'}, {"rows", 1, NULL, 'r'}, {"part", 1, NULL, 'p'}, {"list", 0, NULL, 'l'}, {0}};
+    static row_place rows[ROWS_MAX];
+    const char *only = NULL, *name;
+    int n_rows = 0, devices = 0, n_ran = 0, part = 0, parts = 1;
+    bool list = false, more = true;
     end_s = 1e18;
     for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
         if (c == 's') end_s = now_s() + atof(optarg);
         if (c == 'r') only = optarg;
+        if (c == 'p' && (sscanf(optarg, "%d/%d", &part, &parts) != 2 || part < 0 || part >= parts))
+            die("--part i/n, i < n");
         if (c == 'l') list = true;
         if (c == '?') return 2;
     }
@@ -351,20 +369,20 @@ int main(int argc, char **argv) {
         fprintf(stderr, "walk: no GPU\n");
         return 77;
     }
-    while (n_rows < ROWS_MAX && (rows[n_rows] = nct_variant(0, n_rows))) n_rows++;
-    for (int r = 0; r < n_rows && list; r++) puts(rows[r]);
+    for (int r = 0; n_rows < ROWS_MAX && (name = nct_variant(0, r)); r++) {
+        if (list) puts(name);
+        if (r % parts == part && !(only && !strstr(only, name))) rows[n_rows++].name = name;
+    }
     if (list) return 0;
-    make_all();
-    for (; pass < JOBS && now_s() < end_s; pass++) {
-        for (int l = 0; l < LAYERS && now_s() < end_s; l++) walk_layer(l, pass, rows, only, touched);
-        printf("pass %d: %d jobs so far\n", pass, n_walked);
+    sort_layers();
+    while (more) {
+        more = false;
+        for (int r = 0; r < n_rows; r++) more |= walk_turn(r, &rows[r]);
     }
-    printf("%d jobs in %d of %d passes over %d layers, %d wrong; rows never run:", n_walked, pass, JOBS, LAYERS,
-        n_wrong);
     for (int r = 0; r < n_rows; r++) {
-        if (!touched[r]) printf(" %s", rows[r]);
-        n_touched += touched[r];
+        printf("row %s %d\n", rows[r].name, rows[r].jobs);
+        n_ran += rows[r].jobs > 0;
     }
-    printf("; %d of %d rows ran\n", n_touched, n_rows);
+    printf("%d jobs over %d layers, %d wrong; %d of %d rows ran\n", n_walked, LAYERS, n_wrong, n_ran, n_rows);
     return n_wrong || !n_walked;
 }
