@@ -80,17 +80,25 @@ typedef struct {
     cpu_leaf *leaf;
 } cpu_short;
 
-/* ((y - mean_hi) - mean_lo) * rstd * gamma + beta, activated and stored as `dtype`. norm 0: y is stored as it is.
- * guard: y that is not finite gives NaN (with statistics that did not see it). stream: F32 goes past the caches. */
+/* Where frames side by side go: row 0 is channel lo of the first frame. */
 typedef struct {
-    float mean_hi, mean_lo, rstd, gamma, beta;
+    float *y;
+    int64_t pitch, frame;
+} cpu_beside;
+
+/* ((y - mean_hi) - mean_lo) * rstd * gamma + beta, activated and stored as `dtype`. norm 0: y is stored as it is.
+ * guard: y that is not finite gives NaN (with statistics that did not see it). stream: F32 goes past the caches.
+ * gamma, beta: of the first row, then of the next ones. */
+typedef struct {
+    float mean_hi, mean_lo, rstd;
+    const float *gamma, *beta;
     int32_t activation, dtype, norm, guard, stream;
 } cpu_apply;
 
 /* One row a variant: everything that touches many floats. The files ops_*.c are one source in three widths. */
 struct cpu_ops {
     const char *name;
-    int32_t lanes, wide; /* floats of a vector; channels of a block of conv_short's weights */
+    int32_t lanes, beside, wide; /* floats of a vector; frames of conv_beside; channels of a block of conv_short's */
     int (*supported)(void);
     /* Outputs t0 .. t0+n-1 (t0 a multiple of CPU_LEAF, n <= CPU_LEAF) of channels lo .. hi-1 of a conv group, bias
      * added. x_tile holds cpu_x_floats(), part cpu_part_floats(). */
@@ -100,10 +108,15 @@ struct cpu_ops {
      * without Winograd and of leaf(). */
     void (*conv_short)(const cpu_layer *c, const cpu_short *frames, int32_t n_frames, int32_t group, int32_t lo,
         int32_t hi, float *x_tile, float *part);
+    /* The same for n_frames <= beside frames of at most n outputs, n a multiple of lanes; to holds whole vectors of
+     * `beside` frames; dst is not looked at. Stride 1, taps in one span. */
+    void (*conv_beside)(const cpu_layer *c, const cpu_short *frames, int32_t n_frames, int32_t group, int32_t lo,
+        int32_t hi, int32_t n, float *x_tile, cpu_beside to);
     /* Mean and sum of squares about it, of n <= CPU_LEAF values: corrected two-pass about the first. */
     void (*leaf)(const float *y, int32_t n, double *ret_mean, double *ret_m2);
-    /* Row of n; dst may be y itself when dtype is F32. */
-    void (*apply)(const cpu_apply *a, const float *y, int64_t n, void *dst);
+    /* Rows of n, `y_pitch` and `dst_pitch` elements apart; dst may be y itself when dtype is F32. */
+    void (*apply)(
+        const cpu_apply *a, int32_t rows, const float *y, int64_t y_pitch, int64_t n, void *dst, int64_t dst_pitch);
 };
 extern const cpu_ops cpu_ops_avx512, cpu_ops_avx2, cpu_ops_portable;
 
@@ -127,6 +140,11 @@ size_t cpu_workspace_bytes(const nct_layer *l, int64_t n_frames, int64_t max_t, 
 int cpu_phases(const nct_layer *l, const nct_job *job, int32_t n_workers, nct_why *why);
 int cpu_phase(const nct_layer *l, const nct_job *job, int32_t phase, int32_t worker, int32_t n_workers);
 const char *cpu_schedule_text(const nct_layer *l, const nct_job *job, int32_t frame, int32_t n_workers);
+
+/* A row's first lines, while the one before is worked on: where one begins, the hardware's prefetch has yet to learn. */
+static inline void row_ahead(const float *row, int64_t n) {
+    for (int i = 0; n >= 8 * 16 && i < 8; i++) __builtin_prefetch(row + 16 * i);
+}
 
 static inline int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;

@@ -141,46 +141,61 @@ INLINE void row_stream(const row_factors *f, const int activation, const float *
     if (head + whole < n) row_run(f, activation, 0, y + head + whole, n - head - whole, dst + head + whole);
 }
 
-INLINE void row_f32(const cpu_apply *a, const int activation, const float *y, int64_t n, float *dst) {
-    const row_factors f = {splat(a->mean_hi), splat(a->mean_lo), splat(a->rstd), splat(a->gamma), splat(a->beta)};
-    if (a->guard)
-        row_run(&f, activation, 1, y, n, dst);
-    else if (a->stream)
-        row_stream(&f, activation, y, n, dst);
-    else
-        row_run(&f, activation, 0, y, n, dst);
+INLINE void rows_f32(const cpu_apply *a, const int activation, int32_t rows, const float *y, int64_t y_pitch,
+    int64_t n, float *dst, int64_t dst_pitch) {
+    row_factors f = {.mean_hi = splat(a->mean_hi), .mean_lo = splat(a->mean_lo), .rstd = splat(a->rstd)};
+    for (int32_t r = 0; r < rows; r++, y += y_pitch, dst += dst_pitch) {
+        f.gamma = splat(a->gamma[r]);
+        f.beta = splat(a->beta[r]);
+        if (r + 1 < rows) row_ahead(y + y_pitch, n);
+        if (a->guard)
+            row_run(&f, activation, 1, y, n, dst);
+        else if (a->stream)
+            row_stream(&f, activation, y, n, dst);
+        else
+            row_run(&f, activation, 0, y, n, dst);
+    }
 }
 
-static void row_apply(const cpu_apply *a, const float *y, int64_t n, float *dst) {
+static void rows_apply(
+    const cpu_apply *a, int32_t rows, const float *y, int64_t y_pitch, int64_t n, float *dst, int64_t dst_pitch) {
     if (!a->norm) {
-        if (dst != y) memmove(dst, y, (size_t)n * sizeof(float));
+        for (int32_t r = 0; dst != y && r < rows; r++)
+            memmove(dst + r * dst_pitch, y + r * y_pitch, (size_t)n * sizeof(float));
         return;
     }
     switch (a->activation) {
-    case NCT_RELU: row_f32(a, NCT_RELU, y, n, dst); break;
-    case NCT_GELU: row_f32(a, NCT_GELU, y, n, dst); break;
-    case NCT_GELU_TANH: row_f32(a, NCT_GELU_TANH, y, n, dst); break;
-    case NCT_SILU: row_f32(a, NCT_SILU, y, n, dst); break;
-    case NCT_MISH: row_f32(a, NCT_MISH, y, n, dst); break;
-    case NCT_ELU: row_f32(a, NCT_ELU, y, n, dst); break;
-    default: row_f32(a, NCT_NONE, y, n, dst);
+    case NCT_RELU: rows_f32(a, NCT_RELU, rows, y, y_pitch, n, dst, dst_pitch); break;
+    case NCT_GELU: rows_f32(a, NCT_GELU, rows, y, y_pitch, n, dst, dst_pitch); break;
+    case NCT_GELU_TANH: rows_f32(a, NCT_GELU_TANH, rows, y, y_pitch, n, dst, dst_pitch); break;
+    case NCT_SILU: rows_f32(a, NCT_SILU, rows, y, y_pitch, n, dst, dst_pitch); break;
+    case NCT_MISH: rows_f32(a, NCT_MISH, rows, y, y_pitch, n, dst, dst_pitch); break;
+    case NCT_ELU: rows_f32(a, NCT_ELU, rows, y, y_pitch, n, dst, dst_pitch); break;
+    default: rows_f32(a, NCT_NONE, rows, y, y_pitch, n, dst, dst_pitch);
     }
 }
 
-static void apply(const cpu_apply *a, const float *y, int64_t n, void *dst) {
-    if (a->dtype == NCT_F32) {
-        row_apply(a, y, n, dst);
-        if (a->stream) STREAM_END();
-        return;
-    }
+/* One row by way of f32. */
+static void row_half(const cpu_apply *a, const float *y, int64_t n, uint16_t *dst) {
     float buffer[512];
     for (int64_t i = 0; i < n; i += 512) {
         int64_t m = n - i < 512 ? n - i : 512;
-        uint16_t *out = (uint16_t *)dst + i;
-        row_apply(a, y + i, m, buffer);
+        rows_apply(a, 1, y + i, 0, m, buffer, 0);
         if (a->dtype == NCT_BF16)
-            for (int64_t j = 0; j < m; j++) out[j] = bf16_bits(buffer[j]);
+            for (int64_t j = 0; j < m; j++) dst[i + j] = bf16_bits(buffer[j]);
         else
-            for (int64_t j = 0; j < m; j++) out[j] = TO_HALF(buffer[j]);
+            for (int64_t j = 0; j < m; j++) dst[i + j] = TO_HALF(buffer[j]);
     }
+}
+
+static void apply(
+    const cpu_apply *a, int32_t rows, const float *y, int64_t y_pitch, int64_t n, void *dst, int64_t dst_pitch) {
+    if (a->dtype == NCT_F32) {
+        rows_apply(a, rows, y, y_pitch, n, dst, dst_pitch);
+        if (a->stream) STREAM_END();
+        return;
+    }
+    cpu_apply row = *a;
+    for (int32_t r = 0; r < rows; r++, row.gamma++, row.beta++)
+        row_half(&row, y + r * y_pitch, n, (uint16_t *)dst + r * dst_pitch);
 }

@@ -7,6 +7,7 @@
 #include "act.inc.h"
 #include "norm.inc.h"
 #include "short.inc.h"
+#include "beside.inc.h"
 
 static void conv_block(const cpu_layer *c, const cpu_source *src, int32_t group, int32_t lo, int32_t hi, int64_t t0,
     int32_t n, cpu_target dst, float *x_tile, float *part) {
@@ -25,4 +26,4 @@ static int supported(void) {
     return OPS_SUPPORTED;
 }
 
-const cpu_ops OPS = {OPS_NAME, LANES, WIDE, supported, conv_block, conv_short, leaf, apply};
+const cpu_ops OPS = {OPS_NAME, LANES, COLS, WIDE, supported, conv_block, conv_short, conv_beside, leaf, apply};

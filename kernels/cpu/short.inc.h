@@ -93,18 +93,22 @@ static void short_block(short_args *a, int32_t vectors, int32_t t_out) {
     a->part = part;
 }
 
-/* The 64 lanes of leaf() folded: sum[t] stands for lane t, lanes of no step hold 0. */
-INLINE vf steps_fold(vf *sum, int32_t n) {
-    for (int half = 32; half > 0; half /= 2)
-        for (int i = 0; i < half && i < n; i++) sum[i] = sum[i] + (i + half < n ? sum[i + half] : splat(0));
+/* The 64 lanes of leaf() folded: sum[t] stands for lane t, lanes of no step hold 0, and adding 0 changes no sum. */
+INLINE vf steps_fold(vf *sum, const int32_t n) {
+#pragma GCC unroll 8
+    for (int half = CPU_SHORT / 2; half > 0; half /= 2)
+#pragma GCC unroll 16
+        for (int i = 0; i < half; i++)
+            if (i + half < n) sum[i] = sum[i] + sum[i + half];
     return sum[0];
 }
 
-/* leaf() of LANES channels at once. */
-static void short_leaf(const float *y, int64_t pitch, int32_t n, int32_t channels, cpu_leaf *ret) {
+INLINE void steps_leaf(const float *y, int64_t pitch, const int32_t n, int32_t channels, cpu_leaf *ret) {
     vf sum[CPU_SHORT], sq[CPU_SHORT], first = load(y);
+#pragma GCC unroll 16
     for (int32_t t = 0; t < n; t++) sum[t] = load(y + t * pitch) - first;
     vf p = first + steps_fold(sum, n) / splat((float)n);
+#pragma GCC unroll 16
     for (int32_t t = 0; t < n; t++) {
         vf d = load(y + t * pitch) - p;
         sum[t] = splat(0) + d;
@@ -118,6 +122,14 @@ static void short_leaf(const float *y, int64_t pitch, int32_t n, int32_t channel
         double s = lanes[1][i], q = lanes[2][i];
         ret[i] = (cpu_leaf){lanes[0][i] + s / n, q - s * s / n};
     }
+}
+
+/* leaf() of LANES channels at once. */
+static void short_leaf(const float *y, int64_t pitch, int32_t n, int32_t channels, cpu_leaf *ret) {
+    if (n == 16)
+        steps_leaf(y, pitch, 16, channels, ret);
+    else
+        steps_leaf(y, pitch, n, channels, ret);
 }
 
 /* part [t][channel] of channels lo .. hi-1 to rows of y, with the leaves on the way. */

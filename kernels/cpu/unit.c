@@ -17,11 +17,6 @@ static void conv_run(
     }
 }
 
-/* A row's first lines, while the one before is worked on: where one begins, the hardware's prefetch has yet to learn. */
-static void row_ahead(const float *row) {
-    for (int i = 0; i < 8; i++) __builtin_prefetch((const char *)row + 64 * i);
-}
-
 /* The leaves of one block of steps. */
 static void leaves_run(
     const cpu_run *r, const cpu_frame *f, int32_t c0, int32_t c1, int32_t block, const float *y, int64_t pitch) {
@@ -29,7 +24,7 @@ static void leaves_run(
     int32_t n = left < CPU_LEAF ? (int32_t)left : CPU_LEAF;
     for (int32_t c = c0; c < c1; c++) {
         cpu_leaf *leaf = f->leaf + (int64_t)c * f->blocks + block;
-        if (c + 1 < c1) row_ahead(y + (c + 1 - c0) * pitch);
+        if (c + 1 < c1) row_ahead(y + (c + 1 - c0) * pitch, n);
         r->c->ops->leaf(y + (c - c0) * pitch, n, &leaf->mean, &leaf->m2);
     }
 }
@@ -54,14 +49,14 @@ static cpu_apply apply_of(const cpu_run *r, const cpu_frame *f, int32_t group) {
 /* Raw rows of steps t0 .. t0+n-1 to y. */
 static void apply_run(const cpu_run *r, const cpu_frame *f, int32_t c0, int32_t c1, int64_t t0, int64_t n,
     const float *raw, int64_t pitch) {
-    cpu_apply a = {0};
-    for (int32_t c = c0; c < c1; c++) {
-        if (c == c0 || c % r->group_co == 0) a = apply_of(r, f, c / r->group_co);
+    for (int32_t c = c0, end; c < c1; c = end) {
+        end = c / r->group_co * r->group_co + r->group_co;
+        if (end > c1) end = c1;
+        cpu_apply a = apply_of(r, f, c / r->group_co);
         a.stream = r->stream;
-        if (c + 1 < c1) row_ahead(raw + (c + 1 - c0) * pitch);
-        a.gamma = r->c->gamma[c];
-        a.beta = r->c->beta[c];
-        r->c->ops->apply(&a, raw + (c - c0) * pitch, n, y_at(r, f, c, t0));
+        a.gamma = r->c->gamma + c;
+        a.beta = r->c->beta + c;
+        r->c->ops->apply(&a, end - c, raw + (c - c0) * pitch, pitch, n, y_at(r, f, c, t0), f->f->y_pitch);
     }
 }
 
@@ -121,7 +116,51 @@ static void short_conv_run(const cpu_run *r, const cpu_frame *frames, int32_t n,
     }
 }
 
+/* Frames side by side: their raw outputs, [channel][frame][step], stay in L2. */
+static void beside_run(const cpu_run *r, const cpu_frame *frames, int32_t n, int32_t steps, int32_t g0, int32_t g1) {
+    const cpu_plan *plan = &r->c->plan;
+    int32_t c0 = g0 * r->group_co, c1 = g1 * r->group_co, row = (int32_t)round_up(steps, 16);
+    int64_t pitch = (int64_t)r->c->ops->beside * row;
+    for (int32_t c = c0, end; c < c1; c = end) {
+        int32_t group = c / plan->co, first = group * plan->co;
+        end = first + plan->co < c1 ? first + plan->co : c1;
+        cpu_short shorts[CPU_SHORT_FRAMES];
+        for (int32_t i = 0; i < n; i++)
+            shorts[i] = (cpu_short){
+                .src = frames[i].src, .t_out = frames[i].f->t_out, .leaf = r->leaves ? frames[i].leaf + c : NULL};
+        cpu_beside to = {r->raw + (c - c0) * pitch, pitch, row};
+        r->c->ops->conv_beside(r->c, shorts, n, group, c - first, end - first, steps, r->x_tile, to);
+    }
+    for (int32_t i = 0; i < n; i++) {
+        const cpu_frame *f = &frames[i];
+        cpu_norm *norm = r->norm + (int64_t)f->index * r->l->p.num_groups;
+        for (int32_t g = g0; r->stats && g < g1; g++) norm[g] = cpu_norm_merge(r, f, g);
+        if (r->job->y) apply_run(r, f, c0, c1, 0, f->f->t_out, r->raw + i * row, pitch);
+    }
+}
+
+/* Steps of the vectors of `beside` frames; 0: too few of them would be outputs, or x is not one span of a row. */
+static int32_t beside_steps(const cpu_run *r, const cpu_frame *frames, int32_t n) {
+    const cpu_plan *plan = &r->c->shorts;
+    int32_t most = 0, sum = 0;
+    for (int32_t i = 0; i < n; i++) {
+        sum += frames[i].f->t_out;
+        if (frames[i].f->t_out > most) most = frames[i].f->t_out;
+    }
+    int32_t steps = (int32_t)round_up(most, r->c->ops->lanes);
+    if (plan->stride != 1 || plan->segments != 1 || r->c->plan.seg_step != 1) return 0;
+    return 4 * sum >= 3 * steps * r->c->ops->beside ? steps : 0;
+}
+
 void cpu_unit_short(const cpu_run *r, const cpu_frame *frames, int32_t n, int32_t g0, int32_t g1) {
+    for (int32_t most = r->c->ops->beside; n > 0;) {
+        int32_t part = n < most ? n : most, steps = beside_steps(r, frames, part);
+        if (!steps) break;
+        beside_run(r, frames, part, steps, g0, g1);
+        frames += part;
+        n -= part;
+    }
+    if (!n) return;
     int32_t c0 = g0 * r->group_co, c1 = g1 * r->group_co;
     short_conv_run(r, frames, n, c0, c1);
     for (int32_t i = 0; i < n; i++) {

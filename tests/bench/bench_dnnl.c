@@ -177,12 +177,10 @@ static void norm_run(dnnl_peer *d) {
                     &d->leaf[2 * i + 1]);
             }
             cpu_apply a = group_apply(d, (int32_t)(g / s->num_groups), (int32_t)(g % s->num_groups));
-            for (int32_t r = 0; r < rows; r++) {
-                int64_t row = g * rows + r, c = row % s->co;
-                a.gamma = s->gamma ? s->gamma[c] : 1;
-                a.beta = s->beta ? s->beta[c] : 0;
-                d->ops->apply(&a, s->y + row * s->t_out, s->t_out, s->y + row * s->t_out);
-            }
+            a.gamma = s->gamma + g * rows % s->co;
+            a.beta = s->beta + g * rows % s->co;
+            float *y = s->y + g * rows * s->t_out;
+            d->ops->apply(&a, rows, y, s->t_out, s->t_out, y, s->t_out);
         }
         return;
     }
@@ -203,10 +201,10 @@ static void norm_run(dnnl_peer *d) {
             if (group != known)
                 a = group_apply(d, (int32_t)(group / s->num_groups), (int32_t)(group % s->num_groups));
             known = group;
-            a.gamma = s->gamma ? s->gamma[c] : 1;
-            a.beta = s->beta ? s->beta[c] : 0;
+            a.gamma = s->gamma + c;
+            a.beta = s->beta + c;
             float *y = s->y + row * s->t_out + t0;
-            d->ops->apply(&a, y, left < CPU_LEAF ? left : CPU_LEAF, y);
+            d->ops->apply(&a, 1, y, s->t_out, left < CPU_LEAF ? left : CPU_LEAF, y, s->t_out);
         }
     }
 }

@@ -1,6 +1,6 @@
 /* bench_layer.h: what bench_layer.py times, each as new / run / free behind one shape; one call at a time.
  *
- * Buffers belong to the caller: x (N, Ci, T), w, bias, gamma, beta (NULL: absent), y (N, Co, T_out), all f32. run()
+ * Buffers belong to the caller: x (N, Ci, T), w, bias (NULL: absent), gamma, beta, y (N, Co, T_out), all f32. run()
  * computes the whole fused layer once and returns its seconds, negative when it failed. Everything is packed and
  * touched before the first run; nothing is allocated in run(). */
 #ifndef BENCH_LAYER_H
