@@ -3,104 +3,77 @@
 #ifndef NCT_CUDA_WGMMA_TILE_CUH
 #define NCT_CUDA_WGMMA_TILE_CUH
 #include "group.cuh"
+#include "leaf_quad.cuh"
 #include "wgmma_ss.cuh"
 #include "wgmma_x.cuh"
 #include <cooperative_groups.h>
+#include <type_traits>
 
 template <int THREADS> __device__ __forceinline__ void consumers_sync() {
     asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
 }
 
-/* ---- leaves; the tile's pitch is 4 mod 32 ---- */
+/* ---- leaves ---- */
 
-/* A lane's 8 steps of a tile row: which leaf they belong to. */
-struct leaf_lane {
-    int32_t lanes, valid, n_valid; /* lanes of a leaf; valid steps of mine and of the leaf */
-    int32_t columns;
-    int64_t at; /* of channel 0's leaf; channels are `columns` apart */
-    bool here;  /* inside the tile */
+/* One leaf column of the tile, the same in a whole warp: where its channel 0's leaf lies, channels `columns` apart. */
+struct leaf_column {
+    int32_t valid, columns; /* steps; 0: nothing there */
+    int64_t at;
 };
-__device__ __forceinline__ leaf_lane leaf_lane_of(
-    const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t tile_steps, int32_t column0 = 0) {
-    int32_t column = column0 + (threadIdx.x & 31) * 8, steps = min(1 << sh.slot_shift, 64),
-            n = s.n0 + (column >> sh.slot_shift);
-    int32_t t = s.t0 + (column & ((1 << sh.slot_shift) - 1));
-    leaf_lane l = {steps / 8, 0, 0, 0, 0, column < tile_steps};
-    if (!l.here || n >= j.n_frames) return l;
-    int32_t t_out = frame_at(j, n).t_out;
-    l.valid = max(0, min(8, t_out - t));
-    l.n_valid = min(steps, t_out - (t & ~(steps - 1)));
-    l.columns = leaf_columns(j, t_out);
-    l.at = leaf_start(j, n) * j.g.co + t / MMA_LEAF;
-    return l;
+__device__ __forceinline__ leaf_column leaf_column_of(
+    const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t column) {
+    const int32_t n = s.n0 + (column >> sh.slot_shift), t = s.t0 + (column & ((1 << sh.slot_shift) - 1));
+    if (n >= j.n_frames) return {0, 0, 0};
+    const int32_t t_out = frame_at(j, n).t_out, columns = leaf_columns(j, t_out);
+    return {max(0, min(min(1 << sh.slot_shift, 64), t_out - t)), columns, leaf_start(j, n) * j.g.co + t / MMA_LEAF};
 }
-/* Leaves of R channel rows from a warp; put(r, leaf) in every lane of a leaf. FULL: whole leaves of 64 steps everywhere. */
-template <int R, bool FULL, class PUT>
-__device__ __forceinline__ void rows_leaves(const leaf_lane &l, const float *row, int32_t pitch, PUT put) {
-    const int32_t lane = threadIdx.x & 31;
-    float v[R][8], first[R], sum[R], sd[R], sq[R];
-    auto all = [&](float(&u)[R]) {
-        if constexpr (FULL) {
+/* Leaves of a tile [channel][step]: a warp takes 8 rows at once, a quad a row. put(row, column, its leaf_column, leaf) in
+ * every lane of the quad. */
+template <int WARPS, class PUT>
+__device__ __forceinline__ void tile_leaves(const cuda_job &j, const mma_shape &sh, const mma_slots &s, int32_t steps,
+    int32_t channels, const float *tile, int32_t pitch, PUT put) {
+    constexpr int L = 2;
+    const int32_t lane = threadIdx.x & 31, q = lane & 3, each = min(1 << sh.slot_shift, 64);
+    auto leaves = [&](auto count, auto full, int32_t row, int32_t column) {
+        constexpr int COUNT = decltype(count)::value;
+        constexpr bool FULL = decltype(full)::value;
+        leaf_column l[COUNT];
+        float2 v[COUNT][8];
+        float4 leaf[COUNT];
 #pragma unroll
-            for (int mask = 1; mask < 8; mask <<= 1)
+        for (int i = 0; i < COUNT; i++) {
+            l[i] = leaf_column_of(j, sh, s, column + i * each);
 #pragma unroll
-                for (int r = 0; r < R; r++) u[r] = __fadd_rn(u[r], __shfl_xor_sync(~0u, u[r], mask));
-        } else
-            for (int mask = 1; mask < l.lanes; mask <<= 1)
-#pragma unroll
-                for (int r = 0; r < R; r++) u[r] = __fadd_rn(u[r], __shfl_xor_sync(~0u, u[r], mask));
-    };
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) v[r][i] = 0;
-        sum[r] = sd[r] = sq[r] = 0;
-        if (l.here) {
-            *(float4 *)v[r] = *(const float4 *)(row + r * pitch + lane * 8);
-            *(float4 *)(v[r] + 4) = *(const float4 *)(row + r * pitch + lane * 8 + 4);
+            for (int c = 0; c < 8; c++)
+                if (FULL || 8 * c + 2 * q < l[i].valid)
+                    v[i][c] = *(const float2 *)(tile + row * pitch + column + i * each + 8 * c + 2 * q);
+                else
+                    v[i][c] = {};
         }
-    }
+        quad_leaves<COUNT, 8, FULL>(
+            [&](int i, int c, int e) { return e ? v[i][c].y : v[i][c].x; }, [&](int i) { return l[i].valid; }, leaf);
 #pragma unroll
-    for (int r = 0; r < R; r++) {
-        first[r] = __shfl_sync(~0u, v[r][0], lane & ~(FULL ? 7 : l.lanes - 1));
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (FULL || i < l.valid) sum[r] = __fadd_rn(sum[r], __fadd_rn(v[r][i], -first[r]));
-    }
-    all(sum);
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        first[r] = leaf_mean(first[r], sum[r], FULL ? 64 : l.n_valid);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (FULL || i < l.valid) {
-                float d = __fadd_rn(v[r][i], -first[r]);
-                sd[r] = __fadd_rn(sd[r], d);
-                sq[r] = __fmaf_rn(d, d, sq[r]);
+        for (int i = 0; i < COUNT; i++)
+            if (row < channels && l[i].valid > 0) put(row, column + i * each, l[i], leaf[i]);
+    };
+    for (int32_t row = (threadIdx.x >> 5) * 8; row < channels; row += WARPS * 8)
+        for (int32_t column = 0; column < steps;) {
+            bool full = column + (L - 1) * each < steps;
+            for (int32_t i = L - 1; full && i >= 0; i--)
+                full = leaf_column_of(j, sh, s, column + i * each).valid == 64;
+            if (full) {
+                leaves(std::integral_constant<int, L>(), std::true_type(), row + (lane >> 2), column);
+                column += L * each;
+            } else {
+                leaves(std::integral_constant<int, 1>(), std::false_type(), row + (lane >> 2), column);
+                column += each;
             }
-    }
-    all(sd);
-    all(sq);
-    if (l.n_valid > 0)
-#pragma unroll
-        for (int r = 0; r < R; r++) put(r, leaf_make(first[r], sd[r], sq[r], l.n_valid));
+        }
 }
-/* Leaves of rows c0, c0 + step ... of `channels`, ROWS at once; put(row of the tile, leaf). */
-template <int ROWS, class PUT>
-__device__ __forceinline__ void tile_leaves(
-    const leaf_lane &l, int32_t c0, int32_t step, int32_t channels, const float *tile, int32_t pitch, PUT put) {
-    bool full = __all_sync(~0u, !l.here || (l.valid == 8 && l.n_valid == 64 && l.lanes == 8));
-    int32_t c = c0;
-    for (; full && c + (ROWS - 1) * step < channels; c += ROWS * step)
-        rows_leaves<ROWS, true>(
-            l, tile + c * pitch, step * pitch, [&](int r, const float4 &leaf) { put(c + r * step, leaf); });
-    for (; c < channels; c += step)
-        rows_leaves<1, false>(l, tile + c * pitch, pitch, [&](int, const float4 &leaf) { put(c, leaf); });
-}
-/* To memory. */
-__device__ __forceinline__ auto leaf_store(const cuda_job &j, const leaf_lane &l, int32_t channel0) {
-    return [&j, &l, channel0](int32_t row, const float4 &leaf) {
-        if ((threadIdx.x & (l.lanes - 1)) == 0) j.leaves[l.at + (int64_t)(channel0 + row) * l.columns] = leaf;
+/* To memory, by the quad's first lane. */
+__device__ __forceinline__ auto leaf_store(const cuda_job &j, int32_t channel0) {
+    return [&j, channel0](int32_t row, int32_t, const leaf_column &l, const float4 &leaf) {
+        if ((threadIdx.x & 3) == 0) j.leaves[l.at + (int64_t)(channel0 + row) * l.columns] = leaf;
     };
 }
 
@@ -159,8 +132,7 @@ __device__ __forceinline__ void finish_tile(const cuda_job &j, const mma_shape &
     tile_write<MT, NB>(acc, bias, tile, PITCH);
     consumers_sync<THREADS>();
     if (j.what & DO_LEAVES) {
-        leaf_lane l = leaf_lane_of(j, sh, s, BM);
-        tile_leaves<4>(l, warp, WARPS, channels, tile, PITCH, leaf_store(j, l, channel0));
+        tile_leaves<WARPS>(j, sh, s, BM, channels, tile, PITCH, leaf_store(j, channel0));
     }
     if (j.what & DO_MEET) {
         if (tiles_meet(j)) {

@@ -18,18 +18,12 @@ struct units_memory { /* of one CTA, in shared memory */
 template <int BT, int WARPS>
 __device__ __forceinline__ void units_leaves(const cuda_job &j, const units_shape &sh, const mma_slots &s,
     const units_memory &m, int32_t channel0, int32_t channels, int32_t pitch) {
-    for (int32_t column0 = 0; column0 < BT; column0 += 256) {
-        leaf_lane l = leaf_lane_of(j, sh.m, s, BT, column0);
-        const float *tile = m.tile + column0;
-        const int32_t warp = threadIdx.x >> 5, column = (s.t0 + column0) / MMA_LEAF + (threadIdx.x & 31) / 8;
-        if (sh.fused)
-            tile_leaves<8>(l, warp, WARPS, channels, tile, pitch, [&](int32_t row, const float4 &leaf) {
-                if ((threadIdx.x & 7) < sh.cluster)
-                    store_in(m.leaves + row * l.columns + column, threadIdx.x & 7, leaf);
-            });
-        else
-            tile_leaves<8>(l, warp, WARPS, channels, tile, pitch, leaf_store(j, l, channel0));
-    }
+    if (!sh.fused) return tile_leaves<WARPS>(j, sh.m, s, BT, channels, m.tile, pitch, leaf_store(j, channel0));
+    tile_leaves<WARPS>(j, sh.m, s, BT, channels, m.tile, pitch,
+        [&](int32_t row, int32_t column, const leaf_column &l, const float4 &leaf) {
+            float4 *to = m.leaves + row * l.columns + (s.t0 + column) / MMA_LEAF;
+            for (int32_t rank = threadIdx.x & 3; rank < sh.cluster; rank += 4) store_in(to, rank, leaf);
+        });
 }
 /* The coefficients of the tile's groups, a warp a group; their leaves are in shared memory, or have met in memory. */
 template <int WARPS>
