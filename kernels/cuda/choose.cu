@@ -83,9 +83,17 @@ static int plan_force(cuda_layer *l, const char *name, nct_why *why) {
     return 0;
 }
 
+/* "sm80": the rows of a card of compute capability 8.0 alone, on any newer one. 0: that is no such name. */
+static int older_card(cuda_layer *l, const char *name) {
+    int cc = 0, end = 0;
+    if (!name || sscanf(name, "sm%d%n", &cc, &end) != 1 || name[end] || cc < 75 || cc > l->cc) return 0;
+    l->cc = cc;
+    return 1;
+}
+
 int plan_choose(cuda_layer *l, const nct_where *at, nct_why *why) {
     int wide = l->g.cig >= 16 && l->g.cog >= 16;
-    if (at->force) {
+    if (at->force && !older_card(l, at->force)) {
         int err = plan_force(l, at->force, why);
         if (err) return err;
     } else if (plan_fits(l, PLAN_LONG)) {

@@ -11,9 +11,10 @@ ratio_compiled = the best of all peers so / ours.
     bench_gpu.py [--shapes a,b] [--precisions tf32,bf16,f32] [--rows row,row] [--random N | --neighbours] [--out FILE]
                  [--rounds 15] [--seconds S]
 
---random: N layers drawn with a fixed seed instead of the table. --neighbours: each shape of the table with a step more
-and less, eight more input channels, one more channel a group, one frame less; ours alone, beside the shape itself:
-cliff = how much longer a unit of work takes than there. --seconds: shapes not begun by then are left out and counted.
+--rows: rows of nct_variant, or sm80: what a card of compute capability 8.0 would take (Hopper rows disabled); results
+say impl "nct:ROW". --random: N layers drawn with a fixed seed instead of the table. --neighbours: each shape of the table
+with a step more and less, eight more input channels, one more channel a group, one frame less; ours alone, beside the
+shape itself: cliff = how much longer a unit of work takes than there. --seconds: shapes not begun by then are left out and counted.
 """
 
 import argparse
@@ -245,6 +246,7 @@ def last_compiled():
 def table(rows):
     print(f"\n{'shape':16}{'prec':6}{'ours us':>9}{'floor':>8}{'x floor':>8}{'torch':>9}{'torch-cl':>9}{'compiled':>9}{'ratio':>7}  schedule")
     ratios, of_all, (last, said) = [], [], last_compiled()
+    counted = rows[0]["impl"] if rows else ""  # "nct", or the first of --rows
     for shape, precision in dict.fromkeys((r["shape"], r["precision"]) for r in rows):
         by = {r["impl"]: r for r in rows if (r["shape"], r["precision"]) == (shape, precision)}
         cell = lambda k: f"{by[k]['median_us']:9.1f}" if k in by else " " * 9  # noqa: E731
@@ -256,15 +258,15 @@ def table(rows):
             o = by[key]
             print(f"{shape:16}{precision:6}{o['median_us']:9.1f}{o['floor_us']:8.1f}{o['median_us'] / o['floor_us']:8.2f}{cell('torch')}"
                   f"{cell('torch-cl')}{text:>9}{o['ratio'] or 0:7.2f}  {key if key != 'nct' else ''} {o['schedule']}")
-            if key == "nct" and o["ratio"]:
+            if key == counted and o["ratio"]:
                 ratios.append((o["ratio"], shape, precision))
-            if key == "nct" and known:
+            if key == counted and known:
                 o["ratio_compiled"] = round(min(known, eager) / o["median_us"], 3)
                 of_all.append((o["ratio_compiled"], shape, precision))
     summary = {}
     if ratios:
-        summary = {"bench": "gpu-layer-summary", "rows": len(ratios), "peers": sorted({r["impl"] for r in rows if r["impl"].startswith("torch")}),
-                   **summed(ratios)}
+        summary = {"bench": "gpu-layer-summary", "impl": counted, "rows": len(ratios),
+                   "peers": sorted({r["impl"] for r in rows if r["impl"].startswith("torch")}), **summed(ratios)}
         print("\n" + words("the best peer of this run", summary))
     if of_all:
         summary["with_compiled"] = {"rows": len(of_all), "from": said, **summed(of_all)}

@@ -128,6 +128,19 @@ def test_cuttable_conv_has_the_bits_of_the_whole(precision):
         assert torch.equal(torch.cat(parts, 1), whole)
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name, forced", [("mma-wide", "mma"), ("mma-deep", "mma"), ("depthwise", "depth"), ("one-channel", "narrow")])
+def test_rows_of_an_older_card(name, forced, precision):
+    """Forced "sm80": the plan that such a card has, and its bits."""
+    spec = LAYERS[name]
+    forced = "simt" if precision == "f32" and forced in ("depth", "narrow") else forced
+    xs = [randn(spec, 300)]
+    want = gpu.run(Layer(spec, spec.weights(), precision, force=forced), Batch(xs))
+    got = gpu.run(Layer(spec, spec.weights(), precision, force="sm80"), Batch(xs))
+    assert "fused" not in got.schedule or "turned" in got.schedule, got.schedule
+    assert got.plan == want.plan and torch.equal(got.ys[0], want.ys[0])
+
+
 def test_graph_and_streams():
     spec = LAYERS["mma-wide"]
     module = gpu.nt.FusedConv1dGroupNorm(spec.ci, spec.co, spec.k, spec.G, padding=1, bias=False, activation="silu").cuda()
