@@ -49,42 +49,57 @@ def cpu():
                                   "PyTorch / ours"], lines)
 
 
-def gpu():
-    found = [r for r in rows("gpu-layer.json") if r.get("bench") == "gpu-layer"]
-    best = {}
+def mean_of(ratios):
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def compiled_of_eager():
+    """{(shape, precision): compiled / eager} of the run that compiled everything, and one of its lines."""
+    by, found = {}, [r for r in rows("gpu-peers.json") if r["bench"] == "gpu-layer"]
     for r in found:
-        if r.get("precision") not in ("tf32", "bf16"):
-            continue
+        at = by.setdefault((r["shape"], r["precision"]), {})
+        kind = "compiled" if r["impl"].endswith("-compile") else "eager"
+        at[kind] = min(at.get(kind, 1e9), r["median_us"])
+    return {k: v["compiled"] / v["eager"] for k, v in by.items() if len(v) == 2}, found[0] if found else None
+
+
+def gpu():
+    found = [r for r in rows("gpu-layer.json") if r.get("bench") == "gpu-layer" and r.get("precision") in ("tf32", "bf16")]
+    best, (compiled, from_run) = {}, compiled_of_eager()
+    for r in found:
         at = best.setdefault(r["shape"], {}).setdefault(r["precision"], {})
         if r["impl"] == "nct":
-            at["ours"] = r["median_us"]
-            at["floor"] = r["floor_us"]
-            at["run"] = r["command"]
-        elif r["impl"].startswith("torch"):
-            at["torch"] = min(at.get("torch", 1e9), r["median_us"])
-            at["peers"] = r["command"]
-    lines, ratios = [], []
+            at["ours"], at["floor"] = r["median_us"], r["floor_us"]
+        elif r["impl"] in ("torch", "torch-cl"):
+            at["eager"] = min(at.get("eager", 1e9), r["median_us"])
+        elif r["impl"].endswith("-compile"):
+            at["compiled"] = min(at.get("compiled", 1e9), r["median_us"])
+    lines, eager, every, slower = [], [], [], []
     for shape, by in best.items():
         line = [shape]
         for precision in ("tf32", "bf16"):
             b = by.get(precision, {})
-            if "ours" not in b or "torch" not in b:
-                line += ["", "", ""]
+            if "ours" not in b or "eager" not in b:
+                line += [""] * 4
                 continue
-            ratios.append(b["torch"] / b["ours"])
-            line += [f"{b['ours']:.1f}", f"{b['floor']:.1f}", f"{ratios[-1]:.2f}x"]
+            known = b.get("compiled") or (b["eager"] * compiled[shape, precision] if (shape, precision) in compiled else None)
+            eager.append(b["eager"] / b["ours"])
+            line += [f"{b['ours']:.1f}", f"{b['floor']:.1f}", f"{eager[-1]:.2f}x", f"{known / b['ours']:.2f}x" if known else ""]
+            if known:
+                every.append(min(known, b["eager"]) / b["ours"])
+                if every[-1] < 1:
+                    slower.append(f"{shape} {precision} {every[-1]:.2f}x")
         lines.append(line)
     if not lines:
         return "No figures yet: `make bench-gpu`."
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    slower = sum(r < 1 for r in ratios)
-    apart = [shape for shape, by in best.items() if any(b.get("run") != b.get("peers") for b in by.values())]
-    note = f" The peers of {', '.join(apart)} are from another run on such a card." if apart else ""
-    return (f"{found[0]['hardware']}, {found[0]['date']}, PyTorch {found[0]['torch']}. Geometric mean against the best eager PyTorch: "
-            f"{mean:.2f}x; slower in {slower} of {len(ratios)} rows.{note} "
-            "`torch.compile` was not part of these runs; by figures taken before them, of which "
-            "no file is kept (max-autotune, CUDA graph), it is ahead of ours on convtasnet (30 and 23 µs) and default-long in bf16 (397 µs).\n\n"
-            + table(["shape", "tf32 µs", "floor", "PyTorch / ours", "bf16 µs", "floor", "PyTorch / ours"], lines))
+    note = (f"{found[0]['hardware']}, {found[0]['date']}, PyTorch {found[0]['torch']}. Geometric mean against the best eager PyTorch "
+            f"{mean_of(eager):.2f}x, slower in {sum(r < 1 for r in eager)} of {len(eager)} rows")
+    if every and from_run:
+        note += (f"; against the best of eager and `torch.compile` (max-autotune) {mean_of(every):.2f}x, slower in {len(slower)} of {len(every)}"
+                 f"{': ' + ', '.join(slower) if slower else ''}. Compiled times are their ratio to eager in a run of their own "
+                 f"({from_run['date']}, `make bench-gpu-peers`) times this run's eager")
+    head = [h for p in ("tf32", "bf16") for h in (f"{p} µs", "floor", "eager / ours", "compiled / ours")]
+    return note + ".\n\n" + table(["shape", *head], lines)
 
 
 def gpu_more():
@@ -99,7 +114,8 @@ def gpu_more():
                     + ", ".join(f"{n} slot{'s' * (n > 1)} {overlap['whole engine', n]['of_duplex']:.2f}" for n in (1, 2, 3))
                     + f" (payloads filled once: {overlap['filled once', 3]['of_duplex']:.2f} with 3).")
     for r in rows("gpu-sanitizer.json"):
-        said.append(f"compute-sanitizer {r['tool']} (kernels of commit {r['commit']}, older than those of the table): {r['errors']} {'hazards' if r['tool'] == 'racecheck' else 'errors'} in "
+        older = f" (kernels of commit {r['commit']}, older than those of the table)" if "commit" in r else ""
+        said.append(f"compute-sanitizer {r['tool']}{older}: {r['errors']} {'hazards' if r['tool'] == 'racecheck' else 'errors'} in "
                     f"{r['jobs']} small jobs over {r['rows_run']} of {r['rows']} kernel rows{'; ' + r['note'] if 'note' in r else ''}.")
     found = [r for r in rows("gpu-daemon.json") if r["bench"] == "daemon" and r["impl"] == "nctd" and r["engine"] == "cuda"]
     lines = [[r["frame"].replace("x", " × "), r["clients"], r["frames_s"], f"{r['p50_us'] / 1000:.2f}", f"{r['p99_us'] / 1000:.2f}",
