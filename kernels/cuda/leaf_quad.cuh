@@ -19,7 +19,12 @@ __device__ __forceinline__ void quad_leaves(VALUE value, VALID valid, float4 (&l
     const int32_t q = threadIdx.x & 3;
     float first[L], sum[L], sq[L];
 #pragma unroll
-    for (int l = 0; l < L; l++) first[l] = __shfl_sync(~0u, value(l, 0, 0), threadIdx.x & 28), sum[l] = 0;
+    for (int l = 0; l < L; l++) {
+        float v; /* a copy: shuffled where it lies, an accumulator would live as an integer, and wgmma wait for the moves */
+        asm("mov.f32 %0, %1;" : "=f"(v) : "f"(value(l, 0, 0)));
+        first[l] = __shfl_sync(~0u, v, threadIdx.x & 28);
+        sum[l] = 0;
+    }
     auto each = [&](auto &&add) {
 #pragma unroll
         for (int c = 0; c < BLOCKS; c++)
