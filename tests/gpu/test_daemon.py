@@ -44,6 +44,26 @@ def test_hidden_gpus(visible):
     assert r.returncode == 0 and "computing on the CPU" in r.stderr, r.stderr
 
 
+@pytest.mark.parametrize("visible", [None, "0"])
+def test_visible_gpus(visible):
+    env = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
+    for engine in ("cuda", "auto"):
+        r = subprocess.run([stories.NCTD, "--check", f"engine.engine={engine}"], capture_output=True, text=True, timeout=60,
+                           env=env if visible is None else {**env, "CUDA_VISIBLE_DEVICES": visible})
+        assert r.returncode == 0 and int(re.search(r"^  device +(\d+)", r.stdout, re.M)[1]) > 0, r.stderr
+        assert "on the CPU" not in r.stderr, r.stderr
+
+
+@pytest.mark.parametrize("engine", ["cpu", "cuda"])
+def test_cpu_never_touches_the_driver(run, engine):
+    d = run(conf(engine))
+    with d.client() as c:
+        assert c.ask("m/s", INPUTS[0]).h.status == 0 and c.welcome["backend"] == engine
+    with open(f"/proc/{d.process.pid}/maps") as maps:
+        assert ("libcuda.so" in maps.read()) == (engine == "cuda")
+    assert d.stop() == 0
+
+
 def test_offset_frames_are_counted(run):
     d = run({"engine": {"engine": "cuda", "precision": "auto", "slot_bytes": "32M"},
              "model m": {"in_channels": 1, "out_channels": 1, "kernel_size": 1, "num_groups": 1}})
@@ -134,6 +154,25 @@ def test_the_gpu_is_full(run):
     assert d.stop() == 0
 
 
+def test_frames_that_grow(run):
+    """What does not fit is refused with the numbers; what fits is answered before and after it, and memory stays."""
+    import torch
+    d = run(conf())
+    with d.client() as c:
+        small = wire.array(c.ask("m/s", INPUTS[0])).copy()
+        before = torch.cuda.mem_get_info()[0]
+        for i in range(1000):
+            m = c.ask("m/s", np.zeros((4, 20000 + i), np.float32))  # 320 KB and more where 256K are allowed
+            assert m.h.status == -wire.EMSGSIZE and "262144" in m.payload.decode(), m.payload
+            assert i % 250 or c.ask("m/s", INPUTS[1]).h.status == 0  # 1000 refusals in a row would cut the client
+        for steps in (1, 100, 8192, 1, 3000):
+            assert c.ask("m/s", np.ones((4, steps), np.float32)).h.status == 0
+        assert np.array_equal(wire.array(c.ask("m/s", INPUTS[0])), small)
+        assert d.ledger()["refused"] == 1000
+        assert before - torch.cuda.mem_get_info()[0] < 64 << 20
+    assert d.stop() == 0
+
+
 def test_a_reload_on_a_full_gpu(run):
     """Refused with the numbers, and the old model serves on; when there is room it is taken."""
     import torch
@@ -146,10 +185,12 @@ def test_a_reload_on_a_full_gpu(run):
         free, _ = torch.cuda.mem_get_info()
         block = torch.empty(free - (20 << 20), dtype=torch.uint8, device="cuda")
         try:
-            for n in (1, 2):
+            room = torch.cuda.mem_get_info()[0]
+            for n in range(1, 21):
                 d.signal(1)
                 assert stories.until(lambda: d.text().count("reload refused") == n, 60), d.text()
                 assert np.array_equal(wire.array(c.ask("m/s", INPUTS[0])), before)
+            assert torch.cuda.mem_get_info()[0] == room, "memory of a refused model stays taken"
             assert "memory" in [x for x in d.log if "reload refused" in x][-1], d.text()
         finally:
             del block
