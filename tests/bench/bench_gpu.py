@@ -14,7 +14,7 @@ ratio_compiled = the best of all peers so / ours.
 --rows: rows of nct_variant, or sm80: what a card of compute capability 8.0 would take (Hopper rows disabled); results
 say impl "nct:ROW". --random: N layers drawn with a fixed seed instead of the table. --neighbours: each shape of the table
 with a step more and less, eight more input channels, one more channel a group, one frame less; ours alone, beside the
-shape itself: cliff = how much longer a unit of work takes than there. --seconds: shapes not begun by then are left out and counted.
+shape itself: cliff = how much longer a unit of work takes than there. --seconds: rows not begun by then are left out and counted.
 """
 
 import argparse
@@ -166,7 +166,8 @@ def bench_shape(name, n, spec, t, precision, args):
             continue
         impls[key], plans[key] = fused, fused.explain(case.xs[0])
     if not args.no_peers:
-        torch._dynamo.reset()  # it counts the forms of one function over all shapes
+        if args.compiled:
+            torch._dynamo.reset()  # it counts the forms of one function over all shapes
         impls.update(case.peers(args.compiled))
 
     def cold():
@@ -296,29 +297,37 @@ def main():
     args.compiled = os.environ.get("PEERS") == "all"
     torch.backends.cudnn.benchmark = True
     shapes = dict(random_shapes(args.random) if args.random else neighbours()) if args.random or args.neighbours else gpu.SHAPES
-    names = args.shapes.split(",") if args.shapes else list(shapes)
-    head, rows, end, left_out = machine(), [], time.monotonic() + args.seconds, 0
+    names, precisions = args.shapes.split(",") if args.shapes else list(shapes), args.precisions.split(",")
+    head, rows, end = machine(), [], time.monotonic() + args.seconds
     print("# " + json.dumps(head), flush=True)
     if args.compiled and not args.no_peers and shapes is gpu.SHAPES:
         import compiled
         compiled.compile_all(names, args.precisions, 600)
+    # Random layers take turns, so that a limit leaves every layer in one precision before any is in all.
+    turn = lambda i, k: (k - i) % len(precisions) if args.random else 0  # noqa: E731
+    todo = sorted(((turn(i, k), i, name, p) for i, name in enumerate(names) for k, p in enumerate(precisions)), key=lambda x: x[:2])
+    left_out = []
+
+    def save(*more):
+        if args.out:
+            Path(args.out).parent.mkdir(parents=True, exist_ok=True)
+            Path(args.out).write_text("".join(json.dumps({**head, **r}) + "\n" for r in [*rows, *more]))
+
     with torch.no_grad():
-        for name in names:
-            n, spec, t = shapes[name]
+        for _, _, name, precision in todo:
             if time.monotonic() > end:
-                left_out += 1
+                left_out.append((name, precision))
                 continue
-            for precision in args.precisions.split(","):
-                rows += bench_shape(name, n, spec, t, precision, args)
-                torch.cuda.empty_cache()
+            rows += bench_shape(name, *shapes[name], precision, args)
+            torch.cuda.empty_cache()
+            save()
     summary = table(rows)
     if args.neighbours:
         cliffs(rows)
     if left_out:
-        print(f"{left_out} of {len(names)} shapes were left out: --seconds {args.seconds:g} were over")
-    if args.out:
-        Path(args.out).parent.mkdir(parents=True, exist_ok=True)
-        Path(args.out).write_text("\n".join(json.dumps({**head, **r}) for r in rows + [summary] * bool(summary)) + "\n")
+        print(f"{len(left_out)} of {len(todo)} rows were left out: --seconds {args.seconds:g} were over")
+        summary["left_out"] = len(left_out)
+    save(*[summary] * bool(summary))
 
 
 if __name__ == "__main__":
