@@ -302,7 +302,7 @@ def main():
     print("# " + json.dumps(head), flush=True)
     if args.compiled and not args.no_peers and shapes is gpu.SHAPES:
         import compiled
-        compiled.compile_all(names, args.precisions, 600)
+        compiled.compile_all([(n, p) for p in precisions for n in names], 600)
     # Random layers take turns, so that a limit leaves every layer in one precision before any is in all.
     turn = lambda i, k: (k - i) % len(precisions) if args.random else 0  # noqa: E731
     todo = sorted(((turn(i, k), i, name, p) for i, name in enumerate(names) for k, p in enumerate(precisions)), key=lambda x: x[:2])

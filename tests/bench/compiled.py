@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """compiled.py: PyTorch alone on the bench's shapes, torch.compile max-autotune beside eager; JSON lines.
 
-    compiled.py [--shapes a,b] [--precisions tf32,bf16] [--seconds 240] [--rounds 15] [--out FILE]
+    compiled.py [--shapes a,b] [--precisions tf32,bf16] [--seconds 240] [--rounds 15] [--out FILE [--resume]] [--log FILE]
 
-A process a shape compiles, all beside each other; what torch.compile itself measures on the GPU is measured by one process
-at a time, so that it chooses as it would alone. When all have compiled, or two thirds of the seconds are over, they time
-eager, channels-last and both compiled forms one process after the other, by bench_gpu.py's method. A row is written when
-it is there; rows not reached are counted. bench_gpu.py prints compiled / eager from the last such file
+The rows (a shape in a precision) are dealt to PROCESSES, which compile beside each other; what torch.compile itself measures
+on the GPU is measured by one process at a time, 20 calls instead of 100, so that it chooses as it would alone. When all
+have compiled, or four fifths of the seconds are over, they time eager, channels-last and both compiled forms one process
+after the other, by bench_gpu.py's method. A row is written when it is there; rows not reached are counted, and --resume
+runs only what FILE lacks. bench_gpu.py prints compiled / eager from the last such file
 (results/gpu-peers.json) where it runs without PEERS=all; with it, it calls compile_all() first, and its own
 compiling finds everything in the cache."""
 
@@ -25,11 +26,11 @@ import torch
 
 import bench_gpu
 
-COMPILE_THREADS = "4"  # a process; together more than cores, for those that still compile when others are done
+PROCESSES, COMPILE_THREADS = 18, "4"  # together more than cores, for those that still compile when others are done
 
 
 def work(args):
-    """One shape: compile, say so, wait for a line on stdin, then time. Rows to stdout, what PyTorch says to stderr."""
+    """Some rows: compile, say so, wait for a line on stdin, then time. Rows to stdout, what PyTorch says to stderr."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     lock = open(args.lock, "w")
@@ -49,14 +50,15 @@ def work(args):
 
     def measure_alone(*a, **k):
         with alone():
-            return measure(*a, **k)
+            return measure(*a, **{"benchmark_iters": 20, "memory_warmup_iters": 20, "max_benchmark_duration": 10, **k})
 
     kind.benchmark_gpu = measure_alone
     torch.backends.cudnn.benchmark = True
-    begin, name, made = time.monotonic(), args.worker, []
+    begin, made = time.monotonic(), []
     with torch.no_grad():
-        for precision in args.precisions.split(","):
-            if time.monotonic() - begin > args.seconds * 2 / 3:
+        for i, (name, precision) in enumerate(x.split("/") for x in args.worker.split(",")):
+            spent = time.monotonic() - begin
+            if i and spent * (i + 1) / i > args.seconds * 0.8:
                 break
             layer = bench_gpu.Case(name, *bench_gpu.gpu.SHAPES[name], precision)
             impls = layer.peers(compiled=True)
@@ -76,12 +78,13 @@ def work(args):
                     print(json.dumps(row), file=out)
 
 
-def compile_all(names, precisions, seconds, rounds=0, log=None, row=lambda r: None):
-    """Compile in a process a shape; with rounds, time as well and give each row to row(). -> rows that were reached.
+def compile_all(todo, seconds, rounds=0, log=None, row=lambda r: None):
+    """Compile the rows of `todo`, (shape, precision), by processes; with rounds, time as well and give each row to row().
 
-    The caller's TORCHINDUCTOR_CACHE_DIR, if any, is the cache of all."""
+    The caller's TORCHINDUCTOR_CACHE_DIR, if any, is the cache of all. Returns what was measured."""
+    parts = [",".join("/".join(x) for x in todo[i::PROCESSES]) for i in range(min(PROCESSES, len(todo)))]
     env = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": COMPILE_THREADS, "PYTHONUNBUFFERED": "1"}
-    reached, ready, lock = [], {n: threading.Event() for n in names}, threading.Lock()
+    reached, ready, lock = [], {n: threading.Event() for n in parts}, threading.Lock()
     with tempfile.NamedTemporaryFile() as file:
         def follow(name, process):
             for line in process.stdout:
@@ -95,16 +98,15 @@ def compile_all(names, precisions, seconds, rounds=0, log=None, row=lambda r: No
                         row(reached[-1])
             ready[name].set()
 
-        command = [sys.executable, __file__, "--precisions", precisions, "--seconds", str(seconds), "--rounds", str(rounds),
-                   "--lock", file.name, "--worker"]
+        command = [sys.executable, __file__, "--seconds", str(seconds), "--rounds", str(rounds), "--lock", file.name, "--worker"]
         end = time.monotonic() + seconds
         processes = {n: subprocess.Popen([*command, n], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                         stderr=log or subprocess.DEVNULL, text=True, bufsize=1) for n in names}
+                                         stderr=log or subprocess.DEVNULL, text=True, bufsize=1) for n in parts}
         threads = [threading.Thread(target=follow, args=p, daemon=True) for p in processes.items()]
         for t in threads:
             t.start()
-        for n in names:
-            ready[n].wait(max(0, end - seconds / 3 - time.monotonic()))
+        for n in parts:
+            ready[n].wait(max(0, end - seconds / 5 - time.monotonic()))
         for p in processes.values():
             with contextlib.suppress(BrokenPipeError):
                 p.stdin.write("go\n")
@@ -122,14 +124,19 @@ def main():
     a = argparse.ArgumentParser()
     a.add_argument("--shapes"), a.add_argument("--precisions", default="tf32,bf16"), a.add_argument("--rounds", type=int, default=15)
     a.add_argument("--seconds", type=float, default=240), a.add_argument("--out"), a.add_argument("--log")
-    a.add_argument("--worker"), a.add_argument("--lock")
+    a.add_argument("--resume", action="store_true"), a.add_argument("--worker"), a.add_argument("--lock")
     args = a.parse_args()
     if args.worker:
         return work(args)
-    names = args.shapes.split(",") if args.shapes else list(bench_gpu.gpu.SHAPES)
+    there = open(args.out).read() if args.resume else ""
+    done = {(r["shape"], r["precision"]) for r in map(json.loads, there.splitlines())}
+    todo = [(n, p) for p in args.precisions.split(",") for n in (args.shapes.split(",") if args.shapes else bench_gpu.gpu.SHAPES)
+            if (n, p) not in done]
     head = {**bench_gpu.machine(), "command": "compiled.py " + " ".join(sys.argv[1:])}
     print("# " + json.dumps(head), flush=True)
     out = open(args.out, "w", buffering=1) if args.out else None
+    if out:
+        out.write(there)
 
     def row(r):
         print(json.dumps(r), flush=True)
@@ -137,11 +144,10 @@ def main():
             print(json.dumps({**head, **r}), file=out)
 
     log = open(args.log, "w") if args.log else None
-    reached = compile_all(names, args.precisions, args.seconds, args.rounds, log, row)
-    want = len(names) * len(args.precisions.split(","))
+    reached = compile_all(todo, args.seconds, args.rounds, log, row)
     got = len({(r["shape"], r["precision"]) for r in reached})
-    print(f"{got} of {want} rows measured" + (f"; {want - got} were not reached in {args.seconds:g} s" if got < want else ""))
-    return 0 if got == want else 1
+    print(f"{got} of {len(todo)} rows measured" + (f"; {len(todo) - got} were not reached in {args.seconds:g} s" if got < len(todo) else ""))
+    return 0 if got == len(todo) else 1
 
 
 if __name__ == "__main__":
