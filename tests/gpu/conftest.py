@@ -7,6 +7,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "xdist_group(name): with pytest-xdist --dist loadgroup, these run in one process")
+
+
 def pytest_collection_modifyitems(config, items):
     import torch
 

@@ -55,6 +55,7 @@ def test_any_batch_row_and_layout(name, precision, t):
     assert torch.equal(gpu.run(layer, Batch([x], ragged=True)).ys[0], alone), "frames_dev"
 
 
+@pytest.mark.xdist_group("rows")  # in one process, for the test behind it
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_row_of_a_plan(name, precision):
@@ -90,6 +91,7 @@ def test_every_row_of_a_plan(name, precision):
     print(name, precision, {k: [r[0] for r in v] for k, v in ran.items()})
 
 
+@pytest.mark.xdist_group("rows")
 def test_no_row_was_left_out():
     """A row that no layer above can take is one that nothing compares."""
     if len(WALKED.get("cases", ())) < len(LAYERS) * len(PRECISIONS):
