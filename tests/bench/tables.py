@@ -105,9 +105,22 @@ def gpu():
 def gpu_more():
     """What else was measured on the GPU host: shapes nobody chose, the engine's overlap, the daemon, the checkers."""
     said = []
-    for r in (r for r in rows("gpu-random.json") if r["bench"] == "gpu-layer-summary"):
-        said.append(f"{r['rows'] // 2} random layers in tf32 and bf16 against the best eager PyTorch: geometric mean {r['geometric_mean']:.2f}x, "
-                    f"slower in {len(r['slower_than_a_peer'])} of {r['rows']}.")
+    drawn = rows("gpu-random.json")
+    for r in (r for r in drawn if r["bench"] == "gpu-layer-summary"):
+        layers = len({x["shape"] for x in drawn if x["bench"] == "gpu-layer"})
+        said.append(f"{layers} random layers, {r['rows']} rows in tf32 and bf16, against the best eager PyTorch: geometric mean {r['geometric_mean']:.2f}x, "
+                    f"slower in {len(r['slower_than_a_peer'])}, the slowest {r['slowest'][0]:.2f}x.")
+    near = sorted(r["cliff"] for r in rows("gpu-neighbours.json") if "cliff" in r)
+    if near:
+        said.append(f"{len(near)} neighbours of the shapes (a step more or less, 8 channels more, a channel a group more, a frame less): a unit of work "
+                    f"takes {near[len(near) // 2]:.2f}x the shape's own time in the median, {near[-1]:.2f}x at worst.")
+    tests = rows("gpu-tests.json")
+    if tests:
+        said.append("Tests on the card: " + ", ".join(f"{r['suite']} {r['passed']}" + (f" ({r['failed']} failed)" if r["failed"] else "") for r in tests) + " passed.")
+    found = rows("gpu-accuracy.json")
+    if found:
+        worst = {p: max(r["of_bound"] for r in found if r["precision"] == p) for p in dict.fromkeys(r["precision"] for r in found)}
+        said.append("Largest error on the bench's shapes against float64, as a part of its bound: " + ", ".join(f"{p} {v:.2f}" for p, v in worst.items()) + ".")
     overlap = {(r["what"], r["slots"]): r for r in rows("gpu-overlap.json") if r["bench"] == "engine"}
     if ("whole engine", 3) in overlap:
         said.append("The engine without ZeroMQ on the default batch (16 frames of 128 x 1024 f32), as a part of the rate of plain copies in both directions: "
