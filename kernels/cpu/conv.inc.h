@@ -46,13 +46,14 @@ typedef struct {
     int64_t part_pitch, y_pitch;
     const float *bias;            /* with the last slice, else NULL */
     lines_ahead *ahead, *y_ahead; /* y_ahead may be NULL */
+    lines_ahead *near;            /* what a kernel brings lines of */
     const tile_end *end;          /* a block's products become outputs, or NULL */
     int slides;                   /* turned x: the next tap is the next vector */
     float *staged;                /* one tap, x in place: the first block stages what it reads; NULL: x is staged */
     int64_t staged_pitch;
 } tile_args;
 
-enum { STEPS = 4 }; /* of a kernel of one tap, unrolled */
+enum { STEPS = 4 }; /* of a kernel of one tap, unrolled, for a line brought */
 
 INLINE void step_kernel(const int rows, const int cols, const int stages, const float *x, const float *w,
     vf (*acc)[COLS], float *staged) {
@@ -98,24 +99,42 @@ INLINE void tile_kernel(const int rows, const int cols, const tile_args *a) {
 #pragma GCC unroll 8
         for (int v = 0; v < cols; v++) acc[r][v] = (vf){0};
     const float *w = a->w, *x = a->x;
+    lines_ahead near = *a->near;
+    if (a->part)
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+            for (int v = 0; v < cols; v++) __builtin_prefetch(a->part + r * a->part_pitch + v * LANES);
     if (a->staged) {
         float *staged = a->staged;
-        for (int32_t c = 0; c < a->n_ci; c++, x += a->x_pitch, w += CPU_ROWS, staged += a->staged_pitch)
+        for (int32_t c = 0; c < a->n_ci; c++, x += a->x_pitch, w += CPU_ROWS, staged += a->staged_pitch) {
+#pragma GCC unroll 8
+            for (int v = 0; v < cols; v++) __builtin_prefetch(x + 20 * a->x_pitch + v * LANES);
             step_kernel(rows, cols, 1, x, w, acc, staged);
+        }
     } else if (a->slides) {
-        for (int32_t c = 0; c < a->n_ci; c++, x += a->x_pitch) w = taps_kernel(rows, cols, a->n_k, x, w, acc);
+        for (int32_t c = 0; c < a->n_ci; c++, x += a->x_pitch) {
+            line_bring(&near);
+            w = taps_kernel(rows, cols, a->n_k, x, w, acc);
+        }
     } else if (a->n_k == 1) {
         int32_t c = 0;
-        for (; c + STEPS <= a->n_ci; c += STEPS)
+        for (; c + STEPS <= a->n_ci; c += STEPS) {
+            line_bring(&near);
 #pragma GCC unroll 8
             for (int i = 0; i < STEPS; i++, x += a->x_pitch, w += CPU_ROWS)
                 step_kernel(rows, cols, 0, x, w, acc, NULL);
+        }
         for (; c < a->n_ci; c++, x += a->x_pitch, w += CPU_ROWS) step_kernel(rows, cols, 0, x, w, acc, NULL);
     } else {
-        for (int32_t c = 0; c < a->n_ci; c++, x += a->x_pitch)
+        for (int32_t c = 0; c < a->n_ci; c++, x += a->x_pitch) {
+            line_bring(&near);
             for (int32_t k = 0; k < a->n_k; k++, w += CPU_ROWS)
                 step_kernel(rows, cols, 0, x + a->off[k], w, acc, NULL);
+        }
     }
+    a->near->p = near.p;
+    a->near->row_end = near.row_end;
     const float *part = a->part, *bias = a->bias;
     float *y = a->y;
     int64_t part_pitch = a->part_pitch, y_pitch = a->y_pitch;
@@ -164,24 +183,46 @@ static int32_t round_up_lanes(int32_t n) {
 
 enum { L1_FLOATS = 4096 };
 
-/* One block of channels, vectors v0 .. v1-1 of the tile; co counts from the tile's first. */
-INLINE void block_run(const tile_args *tile, const float *w, int32_t co, int32_t rows, int32_t v0, int32_t v1) {
+/* Lines that a kernel brings. */
+static int32_t kernel_lines(const tile_args *a) {
+    if (a->staged) return 0;
+    return a->n_k == 1 && !a->slides ? a->n_ci / STEPS : a->n_ci;
+}
+
+/* The stream with more to come, if a kernel does not overrun it; else `idle`. */
+INLINE lines_ahead *near_choose(const tile_args *a, lines_ahead *idle, int32_t n) {
+    lines_ahead *s = a->ahead, *y = a->y_ahead;
+    if (y && y->lines - y->done > s->lines - s->done) s = y;
+    if (s->lines - s->done < n) return idle;
+    s->done += n;
+    return s;
+}
+
+/* Rows of a block of channels, vectors v0 .. v1-1 of the tile; row: from the tile's first channel. */
+INLINE void block_run(
+    const tile_args *tile, const float *w, int32_t row, int32_t rows, int32_t v0, int32_t v1, lines_ahead *idle) {
     tile_args a = *tile;
     a.w = w;
-    if (a.bias) a.bias += co;
+    a.near = idle;
+    if (a.bias) a.bias += row;
+    if (tile->staged && row > 0) {
+        a.x = tile->staged;
+        a.x_pitch = tile->staged_pitch;
+        a.staged = NULL;
+    }
+    int32_t lines = a.n_ci >= STEPS ? kernel_lines(&a) : 0;
+    a.x += v0 * LANES;
+    if (a.staged) a.staged += v0 * LANES;
+    if (a.part) a.part += row * a.part_pitch + v0 * LANES;
+    a.y += row * a.y_pitch + v0 * LANES;
     for (int32_t v = v0; v < v1; v += COLS) {
         int32_t cols = v1 - v < COLS ? v1 - v : COLS;
-        a.x = tile->x + v * LANES;
-        if (tile->staged && co == 0) {
-            a.staged = tile->staged + v * LANES;
-        } else if (tile->staged) {
-            a.staged = NULL;
-            a.x = tile->staged + v * LANES;
-            a.x_pitch = tile->staged_pitch;
-        }
-        if (tile->part) a.part = tile->part + co * a.part_pitch + v * LANES;
-        a.y = tile->y + co * a.y_pitch + v * LANES;
+        if (lines) a.near = near_choose(&a, idle, lines);
         kernels[cols - 1][rows - 1](&a);
+        a.x += COLS * LANES;
+        if (a.staged) a.staged += COLS * LANES;
+        if (a.part) a.part += COLS * LANES;
+        a.y += COLS * LANES;
     }
 }
 
@@ -189,12 +230,13 @@ INLINE void block_run(const tile_args *tile, const float *w, int32_t co, int32_t
 static void slice_run(const tile_args *a, const float *w_slice, int32_t lo, int32_t hi, int32_t n) {
     int64_t block_floats = (int64_t)CPU_ROWS * a->n_ci * a->n_k;
     int32_t vectors = (n + LANES - 1) / LANES, span = a->n_ci * a->x_pitch <= L1_FLOATS ? vectors : COLS;
+    lines_ahead idle = {.p = (const char *)w_slice, .row_end = (const char *)w_slice + 64, .jump = -64};
     for (int32_t v = 0; v < vectors; v += span) {
         int32_t end = v + span < vectors ? v + span : vectors;
         for (int32_t co = lo, rows; co < hi; co += rows) {
             int32_t row0 = co % CPU_ROWS;
             rows = CPU_ROWS - row0 < hi - co ? CPU_ROWS - row0 : hi - co;
-            block_run(a, w_slice + co / CPU_ROWS * block_floats + row0, co - lo, rows, v, end);
+            block_run(a, w_slice + co / CPU_ROWS * block_floats + row0, co - lo, rows, v, end, &idle);
             ahead_step(a->ahead, rows * (end - v));
             if (a->y_ahead) ahead_step(a->y_ahead, rows * (end - v));
             if (a->end) a->end->finish(a->end, co - lo, rows, v, end);

@@ -15,8 +15,9 @@ enum {
     FEW_PRODUCTS = 16, /* of an output: cheaper to compute again than to fetch */
     FEW_BYTES = 384 << 10,
     STREAM_BYTES = 16 << 20,
-    FRAMES_EACH = 16, /* of unequal length for each worker: none is more than 1/16 behind */
-    STAGE_WORTH = 48, /* channels of a unit that make up for staging its x once more */
+    FRAMES_EACH = 16,      /* of unequal length for each worker: none is more than 1/16 behind */
+    SHARE_WORTH = 4 << 20, /* products: the work of 40 us, worth two more meetings of the workers */
+    STAGE_WORTH = 48,      /* channels of a unit that make up for staging its x once more */
 };
 
 typedef struct {
@@ -75,7 +76,9 @@ static frame_kind kind_of(const cpu_run *r, const nct_frame *f) {
     frame_kind blocks = r->whole ? IN_FRAMES : IN_BLOCKS;
     int64_t row = round_up(f->t_out, 64), held = r->raw_floats / row / r->group_co * r->group_co;
     if (held == 0) return blocks;
-    if ((int64_t)r->job->n_frames * p->num_groups < r->n_workers && f->t_out > CPU_LEAF) return blocks;
+    int64_t products = (int64_t)p->out_channels * f->t_out * r->c->plan.ci * r->c->plan.taps;
+    int shared = f->t_out > CPU_LEAF || products >= SHARE_WORTH;
+    if ((int64_t)r->job->n_frames * p->num_groups < r->n_workers && shared) return blocks;
     int64_t worth = has_few_products(p) ? CPU_ROWS : STAGE_WORTH;
     if (worth > r->c->plan.co) worth = r->c->plan.co;
     int f32 = r->job->y && r->job->y_dtype == NCT_F32;
@@ -171,11 +174,13 @@ static frame_work work_of(const cpu_run *r, const nct_frame *f, phase_kind phase
 }
 
 static void blocks_do(const cpu_run *r, const cpu_frame *f, phase_kind phase, int32_t u0, int32_t u1) {
-    for (int32_t u = u0; u < u1; u++) {
+    for (int32_t u = u0, n; u < u1; u += n) {
+        int32_t split = u % r->splits; /* a block's neighbouring parts at once: its x is staged for all of them */
+        n = r->splits - split < u1 - u ? r->splits - split : u1 - u;
         if (phase == CONV)
-            cpu_block_first(r, f, u / r->splits, u % r->splits);
+            cpu_block_first(r, f, u / r->splits, split, split + n);
         else
-            cpu_block_second(r, f, u / r->splits, u % r->splits);
+            cpu_block_second(r, f, u / r->splits, split, split + n);
     }
 }
 

@@ -44,10 +44,10 @@ typedef struct {
 void cpu_unit(const cpu_run *r, const cpu_frame *f, int32_t g0, int32_t g1);
 /* unit.c: the same groups of up to CPU_SHORT_FRAMES short frames, together. */
 void cpu_unit_short(const cpu_run *r, const cpu_frame *frames, int32_t n, int32_t g0, int32_t g1);
-/* unit.c: one block of one part of the channels; first: convolve and count (with no statistics to wait for, all);
+/* unit.c: one block of parts s0 .. s1-1 of the channels; first: convolve and count (with no statistics to wait for, all);
  * second: normalise. */
-void cpu_block_first(const cpu_run *r, const cpu_frame *f, int32_t block, int32_t split);
-void cpu_block_second(const cpu_run *r, const cpu_frame *f, int32_t block, int32_t split);
+void cpu_block_first(const cpu_run *r, const cpu_frame *f, int32_t block, int32_t s0, int32_t s1);
+void cpu_block_second(const cpu_run *r, const cpu_frame *f, int32_t block, int32_t s0, int32_t s1);
 /* unit.c: a whole frame in blocks: convolve and count all, merge, normalise. */
 void cpu_unit_frame(const cpu_run *r, const cpu_frame *f);
 

@@ -106,15 +106,29 @@ static void segment_stage(float *out, const cpu_source *src, int64_t row, int64_
     if (hi < n) pad_fill(out + hi, src, row, u + hi * step, step, n - hi);
 }
 
-/* Lines brought into L2 bit by bit while something else is computed: the next tile's x (its rows lie pages apart, where
- * the hardware's own prefetch ends), and y that is about to be written. All at once would fill the line buffers and
+/* Lines to bring into L2 while something else is computed, one at a time: the next tile's x (its rows lie pages apart,
+ * where the hardware's own prefetch ends), and y that is about to be written. All at once would fill the line buffers and
  * stall what they are for. */
 typedef struct {
-    const char *p;
-    int64_t pitch, bytes;
-    int32_t rows, rows_done;
-    int64_t work, work_done; /* channels computed, of all that take the time */
+    const char *p, *row_end;
+    int64_t pitch, jump; /* to the next row, from a row's end to the next row */
+    int32_t lines, done;
+    int64_t work; /* of all that takes the time */
+    float rate;   /* lines of a unit of it */
 } lines_ahead;
+
+/* Of each row the lines that begin in it: where it begins in the middle of one, the tile before has brought that. */
+INLINE lines_ahead lines_of(const char *p, int64_t pitch, int64_t bytes, int64_t rows, int64_t work) {
+    int64_t skip = -(intptr_t)p & 63, lines = ceil_div(bytes - skip, 64);
+    if (lines <= 0) return (lines_ahead){.lines = 0};
+    p += skip;
+    return (lines_ahead){.p = p,
+        .row_end = p + lines * 64,
+        .pitch = pitch,
+        .jump = pitch - lines * 64,
+        .lines = (int32_t)(lines * rows),
+        .rate = (float)(lines * rows) / (float)work};
+}
 
 static lines_ahead ahead_of(
     const cpu_source *src, int64_t channel, int32_t rows, int64_t u, int64_t n, int64_t work) {
@@ -123,25 +137,31 @@ static lines_ahead ahead_of(
         u = 0;
     }
     if (n > src->t_in - u) n = src->t_in - u;
-    if (n <= 0) return (lines_ahead){.work = work};
+    if (n <= 0) return (lines_ahead){.lines = 0};
     int64_t size = src->dtype == NCT_F32 ? 4 : 2;
     const char *p = (const char *)src->x + (src->off + channel * src->pitch + u) * size;
-    return (lines_ahead){.p = p, .pitch = src->pitch * size, .bytes = n * size, .rows = rows, .work = work};
+    return lines_of(p, src->pitch * size, n * size, rows, work);
 }
 
 static lines_ahead outputs_ahead(cpu_target dst, int32_t rows, int32_t n, int64_t work) {
-    return (lines_ahead){.p = (const char *)dst.y,
-        .pitch = dst.pitch * (int64_t)sizeof(float),
-        .bytes = n * (int64_t)sizeof(float),
-        .rows = rows,
-        .work = work};
+    return lines_of((const char *)dst.y, dst.pitch * (int64_t)sizeof(float), n * (int64_t)sizeof(float), rows, work);
 }
 
+/* One line; without branches, for the middle of a kernel. */
+INLINE void line_bring(lines_ahead *a) {
+    __builtin_prefetch(a->p, 0, 2);
+    const char *next = a->p + 64;
+    int over = next == a->row_end;
+    a->p = over ? next + a->jump : next;
+    a->row_end += over ? a->pitch : 0;
+}
+
+/* `work` is done: what is due and no kernel has brought. */
 INLINE void ahead_step(lines_ahead *a, int32_t work) {
-    a->work_done += work;
-    int32_t until = (int32_t)(a->rows * a->work_done / a->work);
-    for (; a->rows_done < until; a->rows_done++)
-        for (int64_t i = 0; i < a->bytes; i += 64) __builtin_prefetch(a->p + a->rows_done * a->pitch + i, 0, 2);
+    a->work += work;
+    int32_t due = (int32_t)((float)a->work * a->rate);
+    if (due > a->lines) due = a->lines;
+    for (; a->done < due; a->done++) line_bring(a);
 }
 
 /* Where the steps of tap k0 of output t0 stand in a channel. */

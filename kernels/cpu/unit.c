@@ -178,18 +178,18 @@ typedef struct {
     int64_t t0, n;
 } block_range;
 
-static block_range block_of(const cpu_run *r, const cpu_frame *f, int32_t block, int32_t split) {
-    int32_t co = r->l->p.out_channels, share = (int32_t)ceil_div(co, r->splits);
-    block_range b = {.c0 = split * share, .t0 = (int64_t)block * CPU_LEAF};
-    if (b.c0 > co) b.c0 = co;
-    b.c1 = b.c0 + share < co ? b.c0 + share : co;
+static block_range block_of(const cpu_run *r, const cpu_frame *f, int32_t block, int32_t s0, int32_t s1) {
+    int64_t co = r->l->p.out_channels;
+    block_range b = {.t0 = (int64_t)block * CPU_LEAF}; /* whole blocks of weights, but for the last */
+    b.c0 = (int32_t)(co * s0 / r->splits / CPU_ROWS * CPU_ROWS);
+    b.c1 = (int32_t)(s1 < r->splits ? co * s1 / r->splits / CPU_ROWS * CPU_ROWS : co);
     b.n = f->f->t_out - b.t0 < CPU_LEAF ? f->f->t_out - b.t0 : CPU_LEAF;
     b.rows = (int32_t)(r->raw_floats / round_up(b.n, 64));
     return b;
 }
 
-void cpu_block_first(const cpu_run *r, const cpu_frame *f, int32_t block, int32_t split) {
-    block_range b = block_of(r, f, block, split);
+void cpu_block_first(const cpu_run *r, const cpu_frame *f, int32_t block, int32_t s0, int32_t s1) {
+    block_range b = block_of(r, f, block, s0, s1);
     for (int32_t c = b.c0; c < b.c1; c += b.rows) {
         int32_t end = c + b.rows < b.c1 ? c + b.rows : b.c1;
         cpu_target raw = raw_target(r, f, c, b.t0, b.n);
@@ -200,8 +200,8 @@ void cpu_block_first(const cpu_run *r, const cpu_frame *f, int32_t block, int32_
     }
 }
 
-void cpu_block_second(const cpu_run *r, const cpu_frame *f, int32_t block, int32_t split) {
-    block_range b = block_of(r, f, block, split);
+void cpu_block_second(const cpu_run *r, const cpu_frame *f, int32_t block, int32_t s0, int32_t s1) {
+    block_range b = block_of(r, f, block, s0, s1);
     for (int32_t c = b.c0; c < b.c1; c += b.rows) {
         int32_t end = c + b.rows < b.c1 ? c + b.rows : b.c1;
         cpu_target raw = raw_target(r, f, c, b.t0, b.n);
@@ -215,7 +215,7 @@ void cpu_block_second(const cpu_run *r, const cpu_frame *f, int32_t block, int32
 
 void cpu_unit_frame(const cpu_run *r, const cpu_frame *f) {
     cpu_norm *norm = r->norm + (int64_t)f->index * r->l->p.num_groups;
-    for (int32_t b = 0; b < f->blocks; b++) cpu_block_first(r, f, b, 0);
+    for (int32_t b = 0; b < f->blocks; b++) cpu_block_first(r, f, b, 0, r->splits);
     for (int32_t g = 0; g < r->l->p.num_groups; g++) norm[g] = cpu_norm_merge(r, f, g);
-    for (int32_t b = 0; r->job->y && b < f->blocks; b++) cpu_block_second(r, f, b, 0);
+    for (int32_t b = 0; r->job->y && b < f->blocks; b++) cpu_block_second(r, f, b, 0, r->splits);
 }
