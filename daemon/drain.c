@@ -1,6 +1,7 @@
 /* drain.c: see drain.h. Called by main's signal handlers, and after every turn while draining; stops the loop when it is
  * over. Whatever is still in flight then is said in the log by main, and lost. */
 #include "drain.h"
+#include <signal.h>
 #include "log.h"
 
 #define WAIT_PERCENT 60 /* of drain_ms: for clients to take their answers */
@@ -29,10 +30,12 @@ static void cut_holders(drain *d) {
     if (n) log_warning("stopping: %u clients cut that did not take %u answers", n, d->s->answers.held);
 }
 
-/* Let go means handed to the kernel. GOAWAY has a tick to get there, and tcp peers until the cut to take it all. */
-static bool delivered(const drain *d, uint64_t now_ns) {
+/* Let go means taken by ZeroMQ's writer. Where a client's kernel is full, up to 8 KB and what is not tracked (GOAWAY) still
+ * wait behind it, and the sockets' linger is short. So all of it has had room for a tick. */
+static bool delivered(drain *d, uint64_t now_ns) {
     if (d->state == DRAIN_CUTTING) return true;
-    return now_ns - d->begin_ns > TICK_MS * 1000000ull && !zrouter_unsent(d->s->router);
+    if (zrouter_full(d->s->router)) d->full_ns = now_ns;
+    return now_ns - d->full_ns > TICK_MS * 1000000ull;
 }
 
 static void turned(void *ctx, uint64_t now_ns) {
@@ -58,12 +61,13 @@ void drain_init(drain *d, spine *s) {
 void drain_begin(drain *d, const char *why) {
     if (d->state == DRAIN_WAITING) {
         log_info("stopping now: %s", why);
+        d->hurried = true;
         cut_holders(d);
         return;
     }
     if (d->state != DRAIN_OFF) return;
     d->state = DRAIN_WAITING;
-    d->begin_ns = uv_hrtime();
+    d->begin_ns = d->full_ns = uv_hrtime();
     d->drain_ns = d->s->cfg->daemon.drain_ms * 1000000ull;
     log_info("stopping: %s; in_flight=%u held=%u sessions=%u drain_ms=%u", why, d->s->frames.n, d->s->answers.held,
         d->s->sessions.n, d->s->cfg->daemon.drain_ms);
@@ -77,4 +81,15 @@ void drain_begin(drain *d, const char *why) {
 int drain_linger_ms(const drain *d) {
     uint64_t drain_ms = d->s->cfg->daemon.drain_ms;
     return drain_ms / 10 > 1000 ? 1000 : (int)(drain_ms / 10);
+}
+
+/* Signals are held back once the loop has ended. */
+static bool signal_waits(void) {
+    sigset_t set;
+    return !sigpending(&set) && (sigismember(&set, SIGTERM) == 1 || sigismember(&set, SIGINT) == 1);
+}
+
+void drain_part(drain *d) {
+    uint64_t until_ns = d->hurried ? 0 : d->begin_ns + d->drain_ns / 100 * WAIT_PERCENT;
+    parting_end(&d->s->last, until_ns, signal_waits);
 }

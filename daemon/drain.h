@@ -9,6 +9,8 @@ typedef struct {
     spine *s;
     drain_state state;
     uint64_t begin_ns, drain_ns;
+    uint64_t full_ns; /* some client's kernel had no room */
+    bool hurried;
     uv_timer_t tick;
 } drain;
 
@@ -16,4 +18,6 @@ void drain_init(drain *d, spine *s);
 void drain_begin(drain *d, const char *why); /* a second call hurries: who holds answers is cut now */
 /* Of the time, what is left for sockets to flush when the loop has stopped. */
 int drain_linger_ms(const drain *d);
+/* After spine_close: waits for clients to read the last of their answers, until the cut or a signal that hurries. */
+void drain_part(drain *d);
 #endif

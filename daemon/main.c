@@ -204,6 +204,7 @@ static void close_all(daemon_state *d) {
     if (d->opened) {
         spine_close(&d->spine, drain_linger_ms(&d->drain));
         log_ledger(d);
+        drain_part(&d->drain);
     }
     uv_walk(&d->loop, close_handle, NULL);
     uv_run(&d->loop, UV_RUN_DEFAULT);

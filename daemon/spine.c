@@ -259,7 +259,7 @@ bool spine_quiet(const spine *s) {
 void spine_close(spine *s, int linger_ms) {
     turn_close(s);
     zxpub_close(s->pub, linger_ms);
-    zrouter_close(s->router, linger_ms);
+    zrouter_close(s->router, linger_ms, &s->last);
     s->router = NULL;
     s->pub = NULL;
     zctx_zap_close(s->ctx);

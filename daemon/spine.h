@@ -70,6 +70,7 @@ typedef struct spine {
     int n_paths;
     char bound[256];   /* the first ingest endpoint, as bound */
     uv_async_t let_go; /* until ZeroMQ ended */
+    parting last;      /* what spine_close leaves to be ended */
     spine_handles h;
     uint64_t n_turns;
     void (*turned)(void *ctx, uint64_t now_ns); /* after each turn: the drain looks here. May be NULL */

@@ -17,6 +17,7 @@
 #include "ledger.h"
 #include "letgo.h"
 #include "map.h"
+#include "parting.h"
 
 #define ZSOCK_CELL_MAX 8192 /* payloads up to here are copied into cells, so that libzmq's buffers go back */
 
@@ -133,11 +134,11 @@ void zrouter_cut_if(zrouter *r, zpeer_judge judge, void *ctx, cut_reason why);
 void zrouter_expire(zrouter *r, uint64_t now_ns, uint32_t hello_ms);
 bool zrouter_pending(zrouter *r); /* reads ZMQ_EVENTS: there is more to receive */
 uint32_t zrouter_connections(const zrouter *r);
-/* A tcp peer's kernel has not confirmed all that was written to it. Were its connection closed now, with input unread
- * (a client sends until GOAWAY reaches it), a reset would throw away the rest. */
-bool zrouter_unsent(const zrouter *r);
-/* `gone` for every peer, then the socket closes with this linger. The polls on its fds must be closed before. */
-void zrouter_close(zrouter *r, int linger_ms);
+/* Some peer with a session takes no more bytes now, so that ZeroMQ may keep more for it. */
+bool zrouter_full(const zrouter *r);
+/* `gone` for every peer, then the socket closes with this linger. The polls on its fds must be closed before. `last`, if not
+ * NULL, gets the connections with a session: ended after zctx_term, they outlive ZeroMQ's own descriptors. */
+void zrouter_close(zrouter *r, int linger_ms, parting *last);
 
 /* ---- the XPUB -------------------------------------------------------------------------------------------------- */
 typedef struct {

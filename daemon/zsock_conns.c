@@ -114,13 +114,14 @@ void zconns_learn_user(zpeer *p, zmq_msg_t *part) {
     if (user) snprintf(p->user, sizeof p->user, "%s", user);
 }
 
-/* What was written to a unix socket is in its peer's queue, and stays there. */
-bool zconns_unsent(const zconns *c) {
+static bool talks(const zpeer *p) {
+    return p->session && !p->cut && !p->left && p->dup >= 0;
+}
+
+bool zconns_full(const zconns *c) {
     for (const zpeer *p = c->first; p; p = p->next) {
-        int domain = AF_UNIX, bytes = 0;
-        socklen_t len = sizeof domain;
-        if (p->cut || p->left || p->dup < 0 || getsockopt(p->dup, SOL_SOCKET, SO_DOMAIN, &domain, &len)) continue;
-        if (domain != AF_UNIX && !ioctl(p->dup, SIOCOUTQ, &bytes) && bytes > 0) return true;
+        struct pollfd fd = {.fd = p->dup, .events = POLLOUT};
+        if (talks(p) && !poll(&fd, 1, 0)) return true;
     }
     return false;
 }
@@ -192,7 +193,12 @@ void zconns_turn(zconns *c, uint64_t now_ns) {
     }
 }
 
-void zconns_close(zconns *c, void *socket) {
+void zconns_close(zconns *c, void *socket, parting *last) {
+    for (zpeer *p = c->first; last && p; p = p->next)
+        if (talks(p)) {
+            parting_add(last, p->dup);
+            p->dup = -1;
+        }
     while (c->first) drop(c, c->first);
     free(c->by_fd);
     /* Told to nobody, later events would block libzmq's I/O threads as a full pair does, and leak. */

@@ -52,7 +52,8 @@ void zconns_cut_if(zconns *c, zpeer_judge judge, void *ctx, cut_reason why);
 /* The key that the connection of this part showed, into p->user. */
 void zconns_learn_user(zpeer *p, zmq_msg_t *part);
 void zconns_cut(zconns *c, zpeer *p, cut_reason why);
-bool zconns_unsent(const zconns *c);        /* zrouter_unsent */
-void zconns_close(zconns *c, void *socket); /* `gone` for each, then the monitor; before its socket */
-uint64_t zsock_cookie(int fd);              /* SO_COOKIE; 0: none */
+bool zconns_full(const zconns *c); /* zrouter_full */
+/* `gone` for each, then the monitor; before its socket. last: zrouter_close */
+void zconns_close(zconns *c, void *socket, parting *last);
+uint64_t zsock_cookie(int fd); /* SO_COOKIE; 0: none */
 #endif

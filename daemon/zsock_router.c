@@ -135,8 +135,8 @@ uint32_t zrouter_connections(const zrouter *r) {
     return r->conns.n - r->conns.n_left;
 }
 
-bool zrouter_unsent(const zrouter *r) {
-    return zconns_unsent(&r->conns);
+bool zrouter_full(const zrouter *r) {
+    return zconns_full(&r->conns);
 }
 
 bool zrouter_pending(zrouter *r) {
@@ -149,9 +149,9 @@ void zrouter_expire(zrouter *r, uint64_t now_ns, uint32_t hello_ms) {
             zrouter_cut(r, p, CUT_hello);
 }
 
-void zrouter_close(zrouter *r, int linger_ms) {
+void zrouter_close(zrouter *r, int linger_ms, parting *last) {
     if (!r) return;
-    zconns_close(&r->conns, r->socket);
+    zconns_close(&r->conns, r->socket, last);
     zopt_int(r->socket, ZMQ_LINGER, linger_ms);
     zmq_close(r->socket);
     map_done(&r->by_id);

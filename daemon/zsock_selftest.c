@@ -101,7 +101,7 @@ int zsock_self_test(zwhy *why) {
     if (!error) error = connect_client(&t, ctx, why);
     if (!error) error = hold_and_cut(&t, why);
     if (t.client) zmq_close(t.client);
-    zrouter_close(t.router, 0);
+    zrouter_close(t.router, 0, NULL);
 done:
     zctx_term(ctx);
     free(t.row);

@@ -255,7 +255,7 @@ void zxpub_cut_if(zxpub *x, zpeer_judge judge, void *ctx, cut_reason why) {
 
 void zxpub_close(zxpub *x, int linger_ms) {
     if (!x) return;
-    zconns_close(&x->conns, x->socket);
+    zconns_close(&x->conns, x->socket, NULL);
     zopt_int(x->socket, ZMQ_LINGER, linger_ms);
     zmq_close(x->socket);
     map_done(&x->topics);

@@ -138,7 +138,7 @@ static inline void rig_init(rig *r, int send_hwm, int client_hwm) {
 static inline void rig_done(rig *r) {
     if (r->client) zmq_close(r->client);
     if (r->sub) zmq_close(r->sub);
-    zrouter_close(r->router, 0);
+    zrouter_close(r->router, 0, NULL);
     zxpub_close(r->pub, 0);
     zctx_term(r->ctx);
     zmq_ctx_term(r->client_ctx);

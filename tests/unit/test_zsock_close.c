@@ -60,7 +60,7 @@ static void closed_while_one_leaves(const char *endpoint) {
                 .payload_bytes = sizeof row};
             assert_int_equal(zrouter_send(r, peer[k], &m), 0);
         }
-    zrouter_close(r, 10000);
+    zrouter_close(r, 10000, NULL);
     zmq_close(client[0]);
     usleep(100000); /* its end is seen by then, or a little later: the rows below take a while too */
     for (int i = 0; i < ROWS; i++) {

@@ -59,7 +59,7 @@ static inline void let_go(rig *r) {
 }
 
 static inline void rig_done(rig *r) {
-    zrouter_close(r->router, 0);
+    zrouter_close(r->router, 0, NULL);
     zctx_term(r->ctx);
     let_go(r);
     zmq_ctx_term(r->client_ctx);
