@@ -75,8 +75,10 @@ static int plan_force(cuda_layer *l, const char *name, nct_why *why) {
     l->plan = l->forced->plan;
     if (!plan_fits(l, l->plan))
         return why_set(why, -ENOTSUP,
-            "row %s cannot run this layer: tensor cores need 8 input and output channels a conv group (has %d, %d) and a "
-            "short enough reach; wgmma, narrow, long and depth need tf32 or bf16, narrow at most 32 products, long at "
+            "row %s cannot run this layer: tensor cores need 8 input and output channels a conv group (has %d, %d) "
+            "and a "
+            "short enough reach; wgmma, narrow, long and depth need tf32 or bf16, narrow at most 32 products, long "
+            "at "
             "most 16 channels out, depth a depthwise conv",
             name, l->g.cig, l->g.cog);
     snprintf(l->reason, sizeof l->reason, "forced: %s", name);
@@ -165,8 +167,8 @@ static const row *mma_row(const cuda_layer *l, const cuda_job *j, const nct_job 
     return last;
 }
 /* Rows of conv_wgmma_ss_sm90.cu: the least of waves of CTAs x (what the tensor cores take + what lies around it), in
- * cycles; a second pass over y where its statistics cannot meet. Measured on the H200: tiles of 64 steps run at half of the
- * tensor cores' rate, and of equals the earlier one wins (matcha in an earlier version: 64x256 38 us, 128x128 81). */
+ * cycles; a second pass over y where its statistics cannot meet. Steps a warpgroup multiplies at once: 64 and 128 ask more
+ * of shared memory than the tensor cores' rate leaves (weights are read again and again). */
 static const row *units_row(const cuda_layer *l, const cuda_job *j, const nct_job *job) {
     static const char *names[] = {"units-128x256", "units-64x256", "units-128x128", "units-64x128", "units-64x64"};
     enum { AROUND = 6000, PASS_BYTES_A_CYCLE = 2400 };
@@ -184,15 +186,10 @@ static const row *units_row(const cuda_layer *l, const cuda_job *j, const nct_jo
         else if (!row_fits(r, l, j, job))
             continue;
         int64_t waves = (ctas_of(j, job, r) + l->sms - 1) / l->sms;
-        int64_t tile = (int64_t)r->tile_c * r->tile_t * l->g.cig * l->g.k / rate * (r->tile_t > 64 ? 1 : 2);
+        const int32_t n = ((const units_tile *)r->tile)->n, percent = n == 256 ? 100 : n == 128 ? 110 : 160;
+        int64_t tile = (int64_t)r->tile_c * r->tile_t * l->g.cig * l->g.k / rate * percent / 100;
         int64_t cost = waves * (tile + AROUND) + (meets ? 0 : AROUND + steps * l->g.co * 12 / PASS_BYTES_A_CYCLE);
         if (cost < least) least = cost, best = r;
-    }
-    /* Few tiles of 64x128: a cluster holds a frame. 10 of 11 SMs have room for clusters of 4 and 8. */
-    if (best && best->tile_c == 64 && best->tile_t == 128 && best->pass == PASS_FUSED) {
-        const row *near = row_named(j->max_t_out <= 512 ? "units-64x128-fused4" : "units-64x128-fused8");
-        int64_t ctas = (int64_t)job->n_frames * ((l->g.cog + 63) / 64) * l->g.groups * (j->max_t_out <= 512 ? 4 : 8);
-        if (row_fits(near, l, j, job) && ctas * 11 <= (int64_t)l->sms * 10) return near;
     }
     return best;
 }

@@ -19,13 +19,29 @@
  * 19 / 18, default 34 / 28, default-n64 134 / 113, default-long 554 / 466. What is left of default: 15 for turning, products
  * and launches, 4 to 5 for storing y; the rest is what lies between, one warp a norm group in float64 above all. Next: leaves
  * from registers, several groups a warp, x turned and y stored under another frame's products. */
-#include "wgmma_units_tile.cuh"
+#include "regs_finish.cuh"
+#include "wgmma_units.cuh"
 
-enum { SS_SHARED = 227 * 1024, SS_HEAD = 3072, SS_PRODUCERS = 128, SS_STAGES = 8, SS_BUFFERS = 3 };
+enum { SS_SHARED = 227 * 1024, SS_HEAD = 7168, SS_PRODUCERS = 128, SS_STAGES = 8, SS_BUFFERS = 8 };
 
 struct units_ring {
     uint64_t full_w[SS_STAGES], empty_w[SS_STAGES], full_x[SS_BUFFERS], empty_x[SS_BUFFERS];
 };
+struct units_memory {
+    units_ring ring;
+    meet_memory meet[2];
+};
+static_assert(sizeof(units_memory) <= SS_HEAD, "head");
+
+/* A CTA's tile along time; left: steps to the frame's end, 0: no tile. */
+struct units_place {
+    int32_t n, t0, left;
+};
+__device__ __forceinline__ units_place place_at(const cuda_job &j, int32_t tile) {
+    if (tile >= j.tiles) return {0, 0, 0};
+    const place at = place_of(j, tile);
+    return {at.n, at.t0, frame_at(j, at.n).t_out - at.t0};
+}
 
 /* ---- producers ---- */
 
@@ -62,23 +78,27 @@ __device__ __forceinline__ void share_weights(
         if (++stage == sh.m.stages) stage = 0, turn ^= 1, shift = 0;
     }
 }
-/* x: a chunk is a copy a (unit, phase). One warp. */
-__device__ __forceinline__ void bring_units(const cuda_job &j, const units_shape &sh, const mma_slots &s,
-    int32_t t_out, int32_t group, units_ring *ring, uint8_t *xs) {
-    const int32_t lane = threadIdx.x & 31, stride = j.g.stride, all = frame_rows(j.g, t_out);
-    const int32_t rows = s.empty || s.t0 >= t_out ? 0 : min(sh.phase_rows, all - s.t0);
-    const uint8_t *from = turned_frame(j, s.n0) + ((int64_t)group * j.m.chunks * 8 * stride * all + s.t0) * 16;
+/* x: a piece is one phase of a chunk, a copy a unit. One warp. */
+__device__ __forceinline__ void bring_units(
+    const cuda_job &j, const units_shape &sh, const units_place &p, int32_t group, units_ring *ring, uint8_t *xs) {
+    const int32_t lane = threadIdx.x & 31, stride = j.g.stride, all = frame_rows(j.g, p.t0 + p.left);
+    const int32_t rows = p.left > 0 ? min(sh.rows, all - p.t0) : 0;
+    const uint8_t *from =
+        turned_frame(j, p.n) + (((int64_t)group * j.m.chunks * 8 + (lane & 7)) * stride * all + p.t0) * 16;
+    const int64_t phase_bytes = (int64_t)all * 16, chunk_bytes = 8 * stride * phase_bytes;
+    uint8_t *to = xs + (lane & 7) * sh.rows * 16;
     for (int32_t chunk = 0, b = 0, turn = 1; chunk < j.m.chunks; chunk++) {
-        barrier_wait(&ring->empty_x[b], turn);
-        if (lane == 0) barrier_expect(&ring->full_x[b], rows * stride * 8 * 16);
-        __syncwarp();
-        for (int32_t i = lane; rows && i < 8 * stride; i += 32) {
-            int32_t unit = i / stride, phase = i - unit * stride;
-            bulk_copy(xs + ((b * 8 + unit) * sh.rows + phase * sh.phase_rows) * 16, from + (int64_t)i * all * 16,
-                rows * 16, &ring->full_x[b]);
+        for (int32_t piece = 0, phase = 0; piece < sh.pieces; piece++) {
+            barrier_wait(&ring->empty_x[b], turn);
+            if (lane == 0) barrier_expect(&ring->full_x[b], rows * 8 * 16);
+            __syncwarp();
+            if (rows && lane < 8)
+                bulk_copy(to + b * sh.rows * 128, from + phase * phase_bytes, rows * 16, &ring->full_x[b]);
+            if (++b == sh.m.buffers) b = 0, turn ^= 1;
+            phase += sh.tap_phases;
+            if (phase >= stride) phase -= stride;
         }
-        from += (int64_t)8 * stride * all * 16;
-        if (++b == sh.m.buffers) b = 0, turn ^= 1;
+        from += chunk_bytes;
     }
 }
 
@@ -95,15 +115,21 @@ template <int PREC, int N, int BLOCKS, int LAG>
 __device__ __forceinline__ void multiply_all(
     const cuda_job &j, const units_shape &sh, units_ring *ring, uint64_t a, uint64_t b, float (&acc)[N / 2]) {
     const int32_t lane = threadIdx.x & 127;
-    int32_t stage = 0, turn = 0, buffer = 0, buffer_turn = 0, step = 0;
-    int32_t read_stage = 0, read_tap = 0, read_buffer = 0; /* the step that is done next */
+    const int32_t last = j.g.k - sh.period; /* from this tap on a piece is used for the last time */
+    int32_t stage = 0, turn = 0, piece = 0, piece_turn = 0, step = 0;
+    int32_t read_stage = 0, read_tap = 0, read_in = 0, read_first = 0,
+            read_piece = 0; /* the step that is done next */
     for (int32_t chunk = 0; chunk < j.m.chunks; chunk++) {
-        barrier_wait(&ring->full_x[buffer], buffer_turn);
-        int32_t phase = 0, row = 0;
+        const int32_t first = piece;
+        int32_t phase = 0, row = 0, in = 0, at = first;
         for (int32_t tap = 0; tap < j.g.k; tap++, step++) {
+            if (in == sh.period) in = 0, at = first;
+            if (tap < sh.pieces) {
+                barrier_wait(&ring->full_x[piece], piece_turn);
+                if (++piece == sh.m.buffers) piece = 0, piece_turn ^= 1;
+            }
             barrier_wait(&ring->full_w[stage], turn);
-            const uint64_t at_a = a + (uint64_t)(stage * BLOCKS * 256),
-                           at_b = b + (uint64_t)(buffer * sh.rows * 8 + phase * sh.phase_rows + row);
+            const uint64_t at_a = a + (uint64_t)(stage * BLOCKS * 256), at_b = b + (uint64_t)(at * sh.rows * 8 + row);
             wgmma_fence();
 #pragma unroll
             for (int k = 0; k < 4; k++) multiply_ss<PREC>(acc, at_a + k * 2, at_b + (uint64_t)(k * 2 * sh.rows));
@@ -115,33 +141,39 @@ __device__ __forceinline__ void multiply_all(
                 } else if (lane < sh.cluster)
                     barrier_arrive_in(&ring->empty_w[read_stage], lane);
                 if (++read_stage == sh.m.stages) read_stage = 0;
+                if (read_in == sh.period) read_in = 0, read_piece = read_first;
+                if (lane == 0 && read_tap >= last) barrier_arrive(&ring->empty_x[read_piece]);
+                if (++read_piece == sh.m.buffers) read_piece = 0;
+                read_in++;
                 if (++read_tap == j.g.k) {
-                    read_tap = 0;
-                    if (lane == 0) barrier_arrive(&ring->empty_x[read_buffer]);
-                    if (++read_buffer == sh.m.buffers) read_buffer = 0;
+                    read_tap = read_in = 0;
+                    read_first += sh.pieces;
+                    if (read_first >= sh.m.buffers) read_first -= sh.m.buffers;
+                    read_piece = read_first;
                 }
             }
             if (++stage == sh.m.stages) stage = 0, turn ^= 1;
+            if (++at == sh.m.buffers) at = 0;
+            in++;
             row += sh.tap_rows;
             phase += sh.tap_phases;
             if (phase >= sh.m.stride) phase -= sh.m.stride, row++;
         }
-        if (++buffer == sh.m.buffers) buffer = 0, buffer_turn ^= 1;
     }
     wgmma_wait<0>();
 }
 
 /* ---- the kernel ---- */
 
-/* WM warpgroups along channels, WT along steps; N steps each. */
+/* WM warpgroups along channels, WT along steps; a tile of 64 channels x N steps each. */
 template <int PREC, int WM, int WT, int N>
 __global__ void __launch_bounds__(128 * WM * WT + SS_PRODUCERS, 1)
     conv_units(const __grid_constant__ cuda_job j, const __grid_constant__ units_shape sh) {
     extern __shared__ __align__(1024) uint8_t memory[];
-    constexpr int WGS = WM * WT, BLOCKS = 2 * WM, BT = N * WT;
-    units_ring *ring = (units_ring *)memory;
-    uint8_t *ws = memory + SS_HEAD + sh.leaf_bytes, *xs = ws + sh.m.stages * BLOCKS * 4096;
-    const units_memory m = {(float4 *)(memory + 1024), (float4 *)(memory + SS_HEAD), (float *)ws};
+    constexpr int WGS = WM * WT, BLOCKS = 2 * WM;
+    units_memory *m = (units_memory *)memory;
+    units_ring *ring = &m->ring;
+    uint8_t *ws = memory + SS_HEAD, *xs = ws + sh.m.stages * BLOCKS * 4096;
     const int32_t rank = (int32_t)cluster_rank(), blocks = sh.m.co_tiles * j.g.groups;
     const int32_t at = blockIdx.x / sh.cluster, tile = at / blocks, in_all = at - tile * blocks;
     const int32_t group = in_all / sh.m.co_tiles, block0 = (in_all - group * sh.m.co_tiles) * BLOCKS;
@@ -151,69 +183,75 @@ __global__ void __launch_bounds__(128 * WM * WT + SS_PRODUCERS, 1)
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     launch_next();
-    launches_before();
-    mma_slots slots = {};
-    slots.last_channel = (group + 1) * j.g.cig;
-    if (sh.fused) {
-        slots.n0 = tile;
-        slots.t0 = rank * BT;
-        slots.only = slot_read(j, sh.m, tile, slots.t0);
-    } else if (tile * sh.cluster + rank < j.tiles)
-        slots = slots_of(j, sh.m, tile * sh.cluster + rank, slots.last_channel);
-    else
-        slots.empty = true;
-    if (slots.empty && sh.cluster == 1 && !sh.meet) return;
-    if (slots.empty) slots.only.lo = slots.only.hi = 0; /* it still brings its share of the weights */
     __syncthreads();
-    const int32_t tid = threadIdx.x - 128 * WGS;
     if (sh.cluster > 1) cluster_arrive();
     if (sh.cluster > 1) cluster_wait();
+    const int32_t tid = threadIdx.x - 128 * WGS;
     if (tid >= 0) {
         if constexpr (WGS == 2) registers_less<72>();
-        if (tid == 0) share_weights<BLOCKS>(j, sh, group, block0, ring, ws);
-        if (tid >> 5 == 1) bring_units(j, sh, slots, frame_at(j, slots.n0).t_out, group, ring, xs);
-        __syncwarp();
-        if (sh.meet) cooperative_groups::this_grid().sync();
+        if (tid == 0) share_weights<BLOCKS>(j, sh, group, block0, ring, ws); /* no launch of a job writes them */
+        if (tid >> 5 != 1) return;
+        launches_before();
+        const units_place p = place_at(j, tile * sh.cluster + rank);
+        bring_units(j, sh, p, group, ring, xs);
         return;
     }
     if constexpr (WGS == 2) registers_more<216>();
+    launches_before();
     const int32_t wg = threadIdx.x >> 7, wm = WM == 1 ? 0 : wg, wt = WM == 1 ? wg : 0;
-    float bias[2]; /* of the lane's channels */
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int32_t o = block0 * 32 + wm * 64 + (threadIdx.x >> 5 & 3) * 16 + (threadIdx.x >> 2 & 7) + 8 * h;
-        bias[h] = o < j.g.cog ? __ldg(&j.bias[group * j.g.cog + o]) : 0;
-    }
+    const units_place p = place_at(j, tile * sh.cluster + rank);
+    const regs_tile t = {p.n, p.t0 + wt * N, p.left - wt * N, group * j.g.cog + block0 * 32 + wm * 64,
+        min(64, j.g.cog - block0 * 32 - wm * 64)};
     float acc[N / 2];
 #pragma unroll
     for (int i = 0; i < N / 2; i++) acc[i] = 0;
     multiply_all<PREC, N, BLOCKS, (N > 64 ? 1 : 2)>(
         j, sh, ring, swizzled_rows(ws) + wm * 512, plain_rows(xs, sh.rows) + wt * N, acc);
-    units_finish<WM, WT, N>(j, sh, slots, group, block0, acc, bias, m);
+    if (sh.cluster > 1) cluster_arrive(); /* nobody ends while another may still reach its memory */
+    if (t.left > 0 && t.channels > 0)
+        regs_finish<N>(j, sh.blocks, sh.set_blocks, group, t, acc, m->meet + wg, 1 + wg);
+    if (sh.cluster > 1) cluster_wait();
 }
 
 /* ---- host ---- */
+
+static int32_t divisor(int32_t a, int32_t b) {
+    return b ? divisor(b, a % b) : a;
+}
+/* Fewest buffers of x: piece q + buffers is brought once q is done, `lag` steps after its last tap. */
+static int32_t pieces_least(const geometry *g, const units_shape &sh, int32_t lag) {
+    for (int32_t least = 2;; least++) {
+        int32_t r = 0;
+        for (; r < sh.pieces; r++) {
+            int32_t last = r + (g->k - 1 - r) / sh.period * sh.period;
+            if (last + lag + 1 > (r + least) / sh.pieces * g->k + (r + least) % sh.pieces) break;
+        }
+        if (r == sh.pieces) return least;
+    }
+}
 
 static units_shape shape_for(const cuda_job *job, const row *row, size_t *ret_bytes) {
     const units_tile *t = (const units_tile *)row->tile;
     const geometry *g = &job->g;
     units_shape sh = {};
     sh.m = shape_of(job, row->tile_c, row->tile_t);
-    sh.phase_rows = (sh.m.window + g->stride - 1) / g->stride;
-    sh.rows = sh.phase_rows * g->stride;
+    sh.rows = (sh.m.window + g->stride - 1) / g->stride;
     sh.tap_rows = g->dil / g->stride;
     sh.tap_phases = g->dil % g->stride;
-    sh.fused = job->what & DO_MEET && t->meet == MEET_CLUSTER;
-    sh.meet = job->what & DO_MEET && t->meet == MEET_GRID;
+    sh.period = g->stride / divisor(g->stride, g->dil);
+    sh.pieces = g->k < sh.period ? g->k : sh.period;
     sh.cluster = t->cluster;
-    int64_t columns = (job->max_t_out + MMA_LEAF - 1) / MMA_LEAF;
-    if (t->meet == MEET_CLUSTER) sh.leaf_bytes = (int32_t)((row->tile_c * columns * 16 + 1023) / 1024 * 1024);
-    int64_t x = (int64_t)sh.rows * 128, stage = row->tile_c * 128, room = SS_SHARED - SS_HEAD - sh.leaf_bytes;
-    sh.m.buffers = 3 * x + 4 * stage <= room ? 3 : 2;
+    sh.blocks = (g->cog + 63) / 64;
+    sh.set_blocks = g->cg / divisor(g->cg, 64);
+    if (sh.set_blocks > sh.blocks) sh.set_blocks = sh.blocks;
+    /* Four stages of weights matter more than one more piece ahead. */
+    int64_t x = (int64_t)sh.rows * 128, stage = row->tile_c * 128, room = SS_SHARED - SS_HEAD;
+    const int32_t least = pieces_least(g, sh, t->n > 64 ? 1 : 2);
+    sh.m.buffers = least + 1 > SS_BUFFERS || (least + 1) * x + 4 * stage > room ? least : least + 1;
+    if (sh.m.buffers > SS_BUFFERS) return sh; /* no stages */
     int64_t stages = (room - sh.m.buffers * x) / stage;
     sh.m.stages = (int32_t)(stages < 0 ? 0 : stages > SS_STAGES ? SS_STAGES : stages);
-    int64_t loop = sh.m.buffers * x + sh.m.stages * stage, tile = (int64_t)row->tile_c * (row->tile_t + 8) * 4;
-    *ret_bytes = (size_t)(SS_HEAD + sh.leaf_bytes + (loop > tile ? loop : tile));
+    *ret_bytes = (size_t)(SS_HEAD + sh.m.buffers * x + sh.m.stages * stage);
     return sh;
 }
 
@@ -226,8 +264,7 @@ static cudaError_t start(const cuda_job *job, const row *row, cudaStream_t s, in
     cudaError_t err = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SS_SHARED);
     if (err) return err;
     cudaLaunchConfig_t config = {};
-    int64_t tiles =
-        sh.fused ? (int64_t)job->n_frames * sh.cluster : (job->tiles + sh.cluster - 1) / sh.cluster * sh.cluster;
+    int64_t tiles = (job->tiles + sh.cluster - 1) / sh.cluster * sh.cluster;
     config.gridDim = dim3((uint32_t)(tiles * sh.m.co_tiles * job->g.groups));
     config.blockDim = dim3(128 * WM * WT + SS_PRODUCERS);
     config.dynamicSmemBytes = bytes;
@@ -250,7 +287,7 @@ static cudaError_t start(const cuda_job *job, const row *row, cudaStream_t s, in
     cudaLaunchAttribute *behind = &attrs[config.numAttrs++];
     behind->id = cudaLaunchAttributeProgrammaticStreamSerialization;
     behind->val.programmaticStreamSerializationAllowed = 1;
-    if (sh.meet) {
+    if (job->what & DO_MEET) {
         cudaLaunchAttribute *a = &attrs[config.numAttrs++];
         a->id = cudaLaunchAttributeCooperative;
         a->val.cooperative = 1;
@@ -292,20 +329,15 @@ static int64_t frames_together(const cuda_layer *l, const cuda_job *job, const r
 }
 
 int units_fits(const row *row, const cuda_layer *l, const cuda_job *job) {
-    const units_tile *t = (const units_tile *)row->tile;
     size_t bytes;
     if (job->max_t_out <= MMA_LEAF || job->n_frames > 65535 || units_of_job(*job) > 65535) return 0;
     units_shape sh = shape_for(job, row, &bytes);
-    if (sh.m.stages < 3 || bytes > SS_SHARED || (l->g.k == 1 && sh.m.buffers < 3 && t->n == 64)) return 0;
-    if (row->pass != PASS_FUSED) return 1;
-    int64_t leaves = (int64_t)l->g.cg * ((job->max_t_out + MMA_LEAF - 1) / MMA_LEAF);
-    if (row->tile_c % l->g.cg || l->g.cog % l->g.cg || leaves > FEW) return 0;
-    return t->meet == MEET_CLUSTER ? job->max_t_out <= t->cluster * row->tile_t : frames_together(l, job, row) > 0;
+    if (sh.m.stages < 3 || bytes > SS_SHARED) return 0;
+    return row->pass != PASS_FUSED || (l->g.cog % l->g.cg == 0 && frames_together(l, job, row) > 0);
 }
 
 cudaError_t units_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s) {
-    const units_tile *t = (const units_tile *)row->tile;
-    if (!(job->what & DO_MEET) || t->meet == MEET_CLUSTER) return start_any(l, job, row, s, NULL);
+    if (!(job->what & DO_MEET)) return start_any(l, job, row, s, NULL);
     const int64_t frames = frames_together(l, job, row), each = job->tiles / job->n_frames;
     cudaError_t err = frames ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;
     for (int64_t n = 0; !err && n < job->n_frames; n += frames) {

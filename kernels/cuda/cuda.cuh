@@ -140,13 +140,17 @@ int narrow_holds(const geometry *g); /* can PLAN_NARROW run this layer? */
 cudaError_t narrow_load(void);
 int narrow_fits(const row *row, const cuda_layer *l, const cuda_job *job);
 cudaError_t narrow_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s);
-enum units_meet { MEET_CLUSTER, MEET_GRID };
 struct units_tile {
     int32_t wm, wt, n, cluster; /* warpgroups along channels and steps, steps of one; CTAs that share weights */
-    int32_t meet;               /* fused: where the CTAs of a frame exchange leaves */
 };
 int units_fits(const row *row, const cuda_layer *l, const cuda_job *job);
 cudaError_t units_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s);
+struct resident_tile {
+    int32_t steps; /* of a warpgroup's tile of 64 channels */
+};
+int resident_fits(const row *row, const cuda_layer *l, const cuda_job *job);
+int64_t resident_cost(const row *row, const cuda_layer *l, const cuda_job *job); /* cycles, about; 0: does not fit */
+cudaError_t resident_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s);
 int depth_holds(const geometry *g); /* can PLAN_DEPTH? */
 cudaError_t depth_load(void);
 int depth_fits(const row *row, const cuda_layer *l, const cuda_job *job);

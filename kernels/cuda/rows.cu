@@ -21,19 +21,12 @@ static const short_tile short_64x128 = {2, 1, 64, 0}, short_64x128_flat = {2, 1,
     {"short-" name "-fused", PLAN_WGMMA, PASS_FUSED, 90, c, t, short_fits, short_launch, &tile}, {                   \
         "short-" name, PLAN_WGMMA, PASS_STORE, 90, c, t, short_fits, short_launch, &tile                             \
     }
-static const units_tile units_128x256 = {2, 1, 256, 2, MEET_GRID}, units_128x128 = {2, 1, 128, 4, MEET_GRID},
-                        units_64x256 = {1, 2, 128, 2, MEET_GRID}, units_64x128 = {1, 2, 64, 1, MEET_GRID},
-                        units_64x64 = {1, 1, 64, 1, MEET_GRID}, units_64x128_4 = {1, 2, 64, 4, MEET_CLUSTER},
-                        units_64x128_8 = {1, 2, 64, 8, MEET_CLUSTER}, units_64x64_8 = {1, 1, 64, 8, MEET_CLUSTER};
+static const units_tile units_128x256 = {2, 1, 256, 2}, units_128x128 = {2, 1, 128, 4}, units_64x256 = {1, 2, 128, 2},
+                        units_64x128 = {1, 2, 64, 1}, units_64x64 = {1, 1, 64, 1};
 #define UNITS(c, t)                                                                                                  \
     {"units-" #c "x" #t "-fused", PLAN_WGMMA, PASS_FUSED, 90, c, t, units_fits, units_launch, &units_##c##x##t},     \
         {"units-" #c "x" #t, PLAN_WGMMA, PASS_STORE, 90, c, t, units_fits, units_launch, &units_##c##x##t}, {        \
         "units-" #c "x" #t "-again", PLAN_WGMMA, PASS_AGAIN, 90, c, t, units_fits, units_launch, &units_##c##x##t    \
-    }
-#define UNITS_FUSED(c, t, n)                                                                                         \
-    {                                                                                                                \
-        "units-" #c "x" #t "-fused" #n, PLAN_WGMMA, PASS_FUSED, 90, c, t, units_fits, units_launch,                  \
-            &units_##c##x##t##_##n                                                                                   \
     }
 #define MMA(c, t, tile)                                                                                              \
     {"mma-" #c "x" #t, PLAN_MMA, PASS_STORE, 80, c, t, mma_fits, mma_launch, &tile}, {                               \
@@ -55,9 +48,6 @@ static const row ROWS[] = {
     UNITS(64, 256),
     UNITS(64, 128),
     UNITS(64, 64),
-    UNITS_FUSED(64, 128, 4),
-    UNITS_FUSED(64, 128, 8),
-    UNITS_FUSED(64, 64, 8),
     WGMMA(128, 256),
     WGMMA(128, 128),
     WGMMA(64, 64),

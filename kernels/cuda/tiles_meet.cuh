@@ -5,6 +5,7 @@
 #ifndef NCT_CUDA_TILES_MEET_CUH
 #define NCT_CUDA_TILES_MEET_CUH
 #include "group.cuh"
+#include "wgmma_units.cuh"
 
 enum { MEET_THREADS = 128 };
 struct meet_memory { /* of one warpgroup, in shared memory */
@@ -65,74 +66,94 @@ __device__ __forceinline__ void merge_groups(
 #pragma unroll
     for (int g = 0; g < G; g++) sum[g] = w[g][0];
 }
-/* Sums of one group of many leaves by the warpgroup; its first warp gets them. */
-__device__ __forceinline__ moments merge_many(
-    const float4 *leaves, int32_t count, double shift, moments *room, int32_t id) {
-    constexpr int EACH = MERGE_LANES / MEET_THREADS;
+/* Of a group of many leaves, the sums of virtual lanes 4 part ... 4 part + 3 mod 32, by the warpgroup: to[0 ... 3]. */
+enum { MEET_PARTS = 8 };
+__device__ __forceinline__ void merge_part(
+    const float4 *leaves, int32_t count, int32_t part, moments *to, moments *room, int32_t id) {
     const int32_t tid = threadIdx.x & 127;
-    moments lane[EACH] = {};
-    for (int32_t base = 0; base < count; base += MERGE_LANES)
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const int32_t at = base + tid + i * MEET_THREADS;
-            if (at < count) moments_add(lane[i], __ldcg(leaves + at), shift);
-        }
-#pragma unroll
-    for (int half = EACH / 2; half; half >>= 1)
-#pragma unroll
-        for (int i = 0; i < half; i++) lane[i] = moments_sum(lane[i], lane[i + half]);
-    room[tid] = lane[0];
-    meet_sync(id);
+    const double shift = leaf_center(__ldcg(leaves));
     moments w[4] = {};
+#pragma unroll 4
+    for (int32_t at = (tid >> 2) * 32 + 4 * part + (tid & 3); at < count; at += MERGE_LANES)
+        moments_add(w[0], __ldcg(leaves + at), shift);
+    room[tid] = w[0];
+    meet_sync(id);
     if (tid < 32) {
 #pragma unroll
         for (int i = 0; i < 4; i++) w[i] = room[i * 32 + tid];
+        w[0] = moments_sum(moments_sum(w[0], w[2]), moments_sum(w[1], w[3]));
 #pragma unroll
-        for (int half = 2; half; half >>= 1)
-#pragma unroll
-            for (int i = 0; i < half; i++) w[i] = moments_sum(w[i], w[i + half]);
-#pragma unroll
-        for (int mask = 16; mask; mask >>= 1) w[0] = moments_shuffle(w[0], mask);
+        for (int mask = 16; mask > 2; mask >>= 1) w[0] = moments_shuffle(w[0], mask);
+        if (tid < 4) __stcg((double2 *)(to + tid), make_double2(w[0].s1, w[0].s2));
     }
     meet_sync(id); /* room is used again */
-    return w[0];
 }
 
-/* The values of the `groups` norm groups from `first` on of frame n into m->values, by the warpgroup, after its set has met;
- * of those that begin at channel `report` or later, statistics and flags are written too. Seen by all after this. */
-__device__ __forceinline__ void meet_values(const cuda_job &j, const nct_frame &f, int32_t n, int32_t first,
-    int32_t groups, int32_t report, meet_memory *m, int32_t id) {
-    auto told = [&](int32_t at) { return (first + at) * j.g.cg >= report; };
+struct meet_place {        /* a tile in its set */
+    int32_t *counters;     /* of the set: two */
+    int32_t tiles, at;     /* how many tiles; which is this */
+    int32_t first, groups; /* the set's norm groups */
+};
+/* Of the tile at t0 of `steps` steps of block `block` of 64 channels; set_blocks consecutive blocks of a conv group's `blocks`
+ * share norm groups. */
+__device__ __forceinline__ meet_place meet_place_of(const cuda_job &j, const nct_frame &f, int32_t n, int32_t t0,
+    int32_t steps, int32_t group, int32_t block, int32_t blocks, int32_t set_blocks) {
+    const int32_t block0 = block - block % set_blocks, members = min(set_blocks, blocks - block0),
+                  tiles = (f.t_out + steps - 1) / steps, begin = group * j.g.cog + block0 * 64,
+                  end = group * j.g.cog + min(j.g.cog, (block0 + members) * 64);
+    return {j.counters + n * job_counters(j) + 2 * (group * blocks + block0), members * tiles,
+        (block - block0) * tiles + t0 / steps, begin / j.g.cg, (end - 1) / j.g.cg + 1 - begin / j.g.cg};
+}
+/* The values of the `groups` norm groups from `first` on of frame n into m->values, by the warpgroup, whose leaves are
+ * written; of those that begin at channel `report` or later, statistics and flags are written too. Seen by all after this.
+ * Many leaves: the set's tiles share the merging and meet again. */
+__device__ __forceinline__ void meet_values(const cuda_job &j, const nct_frame &f, int32_t n, const meet_place &set,
+    int32_t first, int32_t groups, int32_t report, meet_memory *m, int32_t id) {
     const int32_t warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31, count = j.g.cg * leaf_columns(j, f.t_out);
     const float4 *leaves = j.leaves + leaf_start(j, n) * j.g.co;
-    if (count <= 128)
-        for (int32_t at = warp * 2; at < groups; at += 8) { /* two a warp */
-            const int32_t last = min(at + 1, groups - 1);
-            const float4 *const of[2] = {
-                leaves + (int64_t)(first + at) * count, leaves + (int64_t)(first + last) * count};
-            const double shift[2] = {leaf_center(__ldcg(of[0])), leaf_center(__ldcg(of[1]))};
-            moments sum[2];
+    auto told = [&](int32_t at) { return (first + at) * j.g.cg >= report; };
+    meet_set(set.counters, set.tiles, id);
+    const bool many = count > FEW;
+    moments *parts = (moments *)(j.scratch + leaf_start(j, n) * j.leaf_t * j.g.co);
+    if (many) {
+        for (int32_t at = set.at; at < set.groups * MEET_PARTS; at += set.tiles) {
+            const int32_t group = set.first + at / MEET_PARTS, part = at % MEET_PARTS;
+            merge_part(leaves + (int64_t)group * count, count, part, parts + group * 32 + part * 4, m->room, id);
+        }
+        meet_set(set.counters + 1, set.tiles, id);
+    }
+    for (int32_t at = warp * 2; at < groups; at += 8) { /* two a warp; lanes 0 and 1 finish them */
+        const int32_t last = min(at + 1, groups - 1);
+        const float4 *const of[2] = {
+            leaves + (int64_t)(first + at) * count, leaves + (int64_t)(first + last) * count};
+        const double shift[2] = {leaf_center(__ldcg(of[0])), leaf_center(__ldcg(of[1]))};
+        moments sum[2];
+        if (many) {
+#pragma unroll
+            for (int g = 0; g < 2; g++) {
+                const double2 v = __ldcg((const double2 *)(parts + (first + (g ? last : at)) * 32 + lane));
+                sum[g] = {v.x, v.y};
+            }
+#pragma unroll
+            for (int mask = 16; mask; mask >>= 1)
+#pragma unroll
+                for (int g = 0; g < 2; g++) sum[g] = moments_shuffle(sum[g], mask);
+        } else if (count <= 128)
             merge_groups<2, 4>(of, count, shift, sum);
-            const int32_t mine = lane ? last : at;
-            if (lane < 2 && at + lane < groups)
-                m->values[mine] =
-                    value_own(j, f, n, first + mine, told(mine), lane ? sum[1] : sum[0], lane ? shift[1] : shift[0]);
-        }
-    else if (count <= FEW)
-        for (int32_t at = warp; at < groups; at += 4) {
-            const float4 *const of[1] = {leaves + (int64_t)(first + at) * count};
-            const double shift[1] = {leaf_center(__ldcg(of[0]))};
-            moments sum[1];
-            merge_groups<1, 8>(of, count, shift, sum);
-            if (lane == 0) m->values[at] = value_own(j, f, n, first + at, told(at), sum[0], shift[0]);
-        }
-    else
-        for (int32_t at = 0; at < groups; at++) {
-            const float4 *of = leaves + (int64_t)(first + at) * count;
-            const double shift = leaf_center(__ldcg(of));
-            const moments sum = merge_many(of, count, shift, m->room, id);
-            if (warp == 0 && lane == 0) m->values[at] = value_own(j, f, n, first + at, told(at), sum, shift);
-        }
+        else
+#pragma unroll
+            for (int g = 0; g < 2; g++) { /* two at once would not fit in the registers beside a tile */
+                const float4 *const one[1] = {of[g]};
+                const double about[1] = {shift[g]};
+                moments alone[1];
+                merge_groups<1, 8>(one, count, about, alone);
+                sum[g] = alone[0];
+            }
+        const int32_t mine = lane ? last : at;
+        if (lane < 2 && at + lane < groups)
+            m->values[mine] =
+                value_own(j, f, n, first + mine, told(mine), lane ? sum[1] : sum[0], lane ? shift[1] : shift[0]);
+    }
     meet_sync(id);
 }
 #endif
