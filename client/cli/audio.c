@@ -55,6 +55,23 @@ static int count_steps(audio *a, nct_why *why) {
     return audio_seek(a, 0, why);
 }
 
+/* Why libsndfile opened nothing, and what to do where that can be said. */
+static int not_sound(nct_why *why) {
+    int code = sf_error(NULL);
+    const char *said = sf_strerror(NULL);
+    /* The second and third are for an mp3 and an Ogg with nothing in them. */
+    if (code == SF_ERR_UNRECOGNISED_FORMAT || strstr(said, "does not exist") || strstr(said, "unimplemented"))
+        return refuse(why, -EINVAL,
+            "cannot be read as sound: no format that is known (wav, flac, aiff, au, ogg, opus, mp3, w64, rf64, caf, "
+            "...); "
+            "headerless samples need --raw f32|f64|i16|i32 --rate HZ --channels N, other formats a conversion "
+            "(ffmpeg -i FILE NEW.wav)");
+    /* Of a sample rate of 0 it speaks as if its caller were wrong. */
+    if (strstr(said, "SF_INFO")) said = "its header gives no sample rate (0 Hz) or no format";
+    int len = (int)strlen(said);
+    return refuse(why, -EINVAL, "cannot be read as sound: %.*s", len && said[len - 1] == '.' ? len - 1 : len, said);
+}
+
 static int open_sound(audio *a, nct_why *why) {
     SF_INFO si = {0};
     struct stat st;
@@ -65,11 +82,7 @@ static int open_sound(audio *a, nct_why *why) {
         lseek(a->fd, 0, SEEK_SET);
     }
     a->file = sf_open_fd(a->fd, SFM_READ, &si, SF_FALSE);
-    if (!a->file) {
-        const char *said = sf_strerror(NULL); /* of a sample rate of 0 it speaks as if its caller were wrong */
-        if (strstr(said, "SF_INFO")) said = "its header gives no sample rate (0 Hz) or no format";
-        return refuse(why, -EINVAL, "cannot be read as sound: %s", said);
-    }
+    if (!a->file) return not_sound(why);
     if (si.channels < 1 || si.samplerate < 1)
         return refuse(why, -EINVAL, "its header says %d channels at %d Hz", si.channels, si.samplerate);
     describe(a, &si);

@@ -87,6 +87,22 @@ def test_unpadded_odd_list_is_st_or_an_error(tmp_path):
     assert not os.listdir(tmp_path)
 
 
+NO_SOUND = {"r.bin": np.random.default_rng(4).bytes(3000), "notes.txt": b"not sound", "fake.wav": b"not sound either",
+            "x.m4a": b"\0\0\0 ftypM4A " + bytes(99), "x.mp3": b"\xff\xfb\x90\0" + bytes(400), "x.ogg": b"OggS" + bytes(99)}
+
+
+@pytest.mark.parametrize("name", NO_SOUND)
+def test_what_is_no_sound_is_told_what_to_do(name, tmp_path):
+    """The formats that are read, and the options that headerless samples need."""
+    content = NO_SOUND[name]
+    (tmp_path / name).write_bytes(content)
+    for road in (tmp_path / name, "-"):
+        r = nct("run", *MODEL, road, "-o", tmp_path / "o.npy", input=content if road == "-" else None)
+        fails(r, 1, "cannot be read as sound", "wav, flac", "--raw f32|f64|i16|i32 --rate HZ --channels N", "ffmpeg")
+        assert b"does not exist" not in r.stderr
+    assert os.listdir(tmp_path) == [name]
+
+
 @pytest.mark.parametrize("pipe", [False, True])
 def test_truncated_files(pipe, tmp_path):
     def run(name, out):
