@@ -98,7 +98,7 @@ static void beside_leaves(const float *y, int64_t pitch, int32_t t_out, int32_t 
         }
         short_leaf(steps, LANES, t_out, LANES, ret + c);
     }
-    for (; c < channels; c++) leaf(y + c * pitch, t_out, &ret[c].mean, &ret[c].m2);
+    for (; c < channels; c++) leaf(y + c * pitch, t_out, y, &ret[c].mean, &ret[c].m2);
 }
 
 static void conv_beside(const cpu_layer *c, const cpu_short *frames, int32_t n_frames, int32_t group, int32_t lo,

@@ -92,52 +92,57 @@ INLINE const float *taps_kernel(
     return w;
 }
 
-INLINE void tile_kernel(const int rows, const int cols, const tile_args *a) {
-    vf acc[CPU_ROWS][COLS];
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 8
-        for (int v = 0; v < cols; v++) acc[r][v] = (vf){0};
-    const float *w = a->w, *x = a->x;
-    lines_ahead near = *a->near;
-    if (a->part)
-#pragma GCC unroll 8
-        for (int r = 0; r < rows; r++)
-#pragma GCC unroll 8
-            for (int v = 0; v < cols; v++) __builtin_prefetch(a->part + r * a->part_pitch + v * LANES);
+enum { FIRST_AHEAD = 20 }; /* rows of x in place brought into L1 before they are read */
+
+INLINE void products_sum(const int rows, const int cols, const tile_args *a, lines_ahead *near, vf (*acc)[COLS]) {
+    const float *x = a->x, *w = a->w;
     if (a->staged) {
         float *staged = a->staged;
         for (int32_t c = 0; c < a->n_ci; c++, x += a->x_pitch, w += CPU_ROWS, staged += a->staged_pitch) {
 #pragma GCC unroll 8
-            for (int v = 0; v < cols; v++) __builtin_prefetch(x + 20 * a->x_pitch + v * LANES);
+            for (int v = 0; v < cols; v++) __builtin_prefetch(x + FIRST_AHEAD * a->x_pitch + v * LANES);
             step_kernel(rows, cols, 1, x, w, acc, staged);
         }
     } else if (a->slides) {
         for (int32_t c = 0; c < a->n_ci; c++, x += a->x_pitch) {
-            line_bring(&near);
+            line_bring(near);
             w = taps_kernel(rows, cols, a->n_k, x, w, acc);
         }
     } else if (a->n_k == 1) {
         int32_t c = 0;
         for (; c + STEPS <= a->n_ci; c += STEPS) {
-            line_bring(&near);
-#pragma GCC unroll 8
+            line_bring(near);
+#pragma GCC unroll 4
             for (int i = 0; i < STEPS; i++, x += a->x_pitch, w += CPU_ROWS)
                 step_kernel(rows, cols, 0, x, w, acc, NULL);
         }
         for (; c < a->n_ci; c++, x += a->x_pitch, w += CPU_ROWS) step_kernel(rows, cols, 0, x, w, acc, NULL);
     } else {
         for (int32_t c = 0; c < a->n_ci; c++, x += a->x_pitch) {
-            line_bring(&near);
+            if (c > 0) line_bring(near);
             for (int32_t k = 0; k < a->n_k; k++, w += CPU_ROWS)
                 step_kernel(rows, cols, 0, x + a->off[k], w, acc, NULL);
         }
     }
-    a->near->p = near.p;
-    a->near->row_end = near.row_end;
+}
+
+INLINE void tile_kernel(const int rows, const int cols, const tile_args *a) {
+    vf acc[CPU_ROWS][COLS];
     const float *part = a->part, *bias = a->bias;
     float *y = a->y;
     int64_t part_pitch = a->part_pitch, y_pitch = a->y_pitch;
+    lines_ahead near = *a->near;
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < cols; v++) acc[r][v] = (vf){0};
+#pragma GCC unroll 8
+    for (int r = 0; part && r < rows; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < cols; v++) __builtin_prefetch(part + r * part_pitch + v * LANES);
+    products_sum(rows, cols, a, &near, acc);
+    a->near->p = near.p;
+    a->near->row_end = near.row_end;
 #pragma GCC unroll 8
     for (int r = 0; part && r < rows; r++)
 #pragma GCC unroll 8
@@ -185,8 +190,9 @@ enum { L1_FLOATS = 4096 };
 
 /* Lines that a kernel brings. */
 static int32_t kernel_lines(const tile_args *a) {
-    if (a->staged) return 0;
-    return a->n_k == 1 && !a->slides ? a->n_ci / STEPS : a->n_ci;
+    if (a->staged || a->n_ci < STEPS) return 0;
+    if (a->slides) return a->n_ci;
+    return a->n_k == 1 ? a->n_ci / STEPS : a->n_ci - 1;
 }
 
 /* The stream with more to come, if a kernel does not overrun it; else `idle`. */
@@ -198,48 +204,52 @@ INLINE lines_ahead *near_choose(const tile_args *a, lines_ahead *idle, int32_t n
     return s;
 }
 
-/* Rows of a block of channels, vectors v0 .. v1-1 of the tile; row: from the tile's first channel. */
+/* Rows of a block of channels, vectors v0 .. v1-1 of the tile; row: from the tile's first channel. `a` is the tile with
+ * what differs from kernel to kernel: a copy for each block cost as much as its kernels' ends. */
 INLINE void block_run(
-    const tile_args *tile, const float *w, int32_t row, int32_t rows, int32_t v0, int32_t v1, lines_ahead *idle) {
-    tile_args a = *tile;
-    a.w = w;
-    a.near = idle;
-    if (a.bias) a.bias += row;
-    if (tile->staged && row > 0) {
-        a.x = tile->staged;
-        a.x_pitch = tile->staged_pitch;
-        a.staged = NULL;
+    const tile_args *tile, tile_args *a, int32_t row, int32_t rows, int32_t v0, int32_t v1, lines_ahead *idle) {
+    const float *x = tile->x + v0 * LANES, *part = tile->part;
+    float *y = tile->y + row * tile->y_pitch + v0 * LANES;
+    if (part) part += row * tile->part_pitch + v0 * LANES;
+    if (tile->bias) a->bias = tile->bias + row;
+    if (tile->staged) {
+        a->staged = row == 0 ? tile->staged : NULL;
+        a->x_pitch = row == 0 ? tile->x_pitch : a->staged_pitch;
+        if (row > 0) x = tile->staged;
     }
-    int32_t lines = a.n_ci >= STEPS ? kernel_lines(&a) : 0;
-    a.x += v0 * LANES;
-    if (a.staged) a.staged += v0 * LANES;
-    if (a.part) a.part += row * a.part_pitch + v0 * LANES;
-    a.y += row * a.y_pitch + v0 * LANES;
+    int32_t lines = kernel_lines(a);
+    a->near = idle;
     for (int32_t v = v0; v < v1; v += COLS) {
         int32_t cols = v1 - v < COLS ? v1 - v : COLS;
-        if (lines) a.near = near_choose(&a, idle, lines);
-        kernels[cols - 1][rows - 1](&a);
-        a.x += COLS * LANES;
-        if (a.staged) a.staged += COLS * LANES;
-        if (a.part) a.part += COLS * LANES;
-        a.y += COLS * LANES;
+        a->x = x;
+        a->part = part;
+        a->y = y;
+        if (lines) a->near = near_choose(a, idle, lines);
+        kernels[cols - 1][rows - 1](a);
+        x += COLS * LANES;
+        y += COLS * LANES;
+        if (part) part += COLS * LANES;
+        if (a->staged) a->staged += COLS * LANES;
     }
 }
 
 /* All of a tile's channels with one staged slice; x of what runs between two reads of a weight stays in L1. */
-static void slice_run(const tile_args *a, const float *w_slice, int32_t lo, int32_t hi, int32_t n) {
-    int64_t block_floats = (int64_t)CPU_ROWS * a->n_ci * a->n_k;
-    int32_t vectors = (n + LANES - 1) / LANES, span = a->n_ci * a->x_pitch <= L1_FLOATS ? vectors : COLS;
+static void slice_run(const tile_args *tile, const float *w_slice, int32_t lo, int32_t hi, int32_t n) {
+    int64_t block_floats = (int64_t)CPU_ROWS * tile->n_ci * tile->n_k;
+    int32_t vectors = (n + LANES - 1) / LANES, span = tile->n_ci * tile->x_pitch <= L1_FLOATS ? vectors : COLS;
     lines_ahead idle = {.p = (const char *)w_slice, .row_end = (const char *)w_slice + 64, .jump = -64};
+    tile_args a = *tile;
+    a.staged_pitch = span * LANES;
     for (int32_t v = 0; v < vectors; v += span) {
         int32_t end = v + span < vectors ? v + span : vectors;
         for (int32_t co = lo, rows; co < hi; co += rows) {
             int32_t row0 = co % CPU_ROWS;
             rows = CPU_ROWS - row0 < hi - co ? CPU_ROWS - row0 : hi - co;
-            block_run(a, w_slice + co / CPU_ROWS * block_floats + row0, co - lo, rows, v, end, &idle);
-            ahead_step(a->ahead, rows * (end - v));
-            if (a->y_ahead) ahead_step(a->y_ahead, rows * (end - v));
-            if (a->end) a->end->finish(a->end, co - lo, rows, v, end);
+            a.w = w_slice + co / CPU_ROWS * block_floats + row0;
+            block_run(tile, &a, co - lo, rows, v, end, &idle);
+            ahead_step(a.ahead, rows * (end - v));
+            if (a.y_ahead) ahead_step(a.y_ahead, rows * (end - v));
+            if (a.end) a.end->finish(a.end, co - lo, rows, v, end);
         }
     }
 }
@@ -290,7 +300,6 @@ static void slice_x(const tile_job *j, const cpu_slice *s, tile_args *a) {
     a->off = j->c->off_row;
     if (stays) return;
     a->staged = j->x_tile;
-    a->staged_pitch = plan->pitch;
 }
 
 static void conv_tile(const cpu_layer *c, const cpu_source *src, int32_t group, int32_t lo, int32_t hi, int64_t t0,

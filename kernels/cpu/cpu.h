@@ -112,8 +112,9 @@ struct cpu_ops {
      * `beside` frames; dst is not looked at. Stride 1, taps in one span. */
     void (*conv_beside)(const cpu_layer *c, const cpu_short *frames, int32_t n_frames, int32_t group, int32_t lo,
         int32_t hi, int32_t n, float *x_tile, cpu_beside to);
-    /* Mean and sum of squares about it, of n <= CPU_LEAF values: corrected two-pass about the first. */
-    void (*leaf)(const float *y, int32_t n, double *ret_mean, double *ret_m2);
+    /* Mean and sum of squares about it, of n <= CPU_LEAF values: corrected two-pass about the first. What lies at next,
+     * as much, is brought into L1 meanwhile. */
+    void (*leaf)(const float *y, int32_t n, const float *next, double *ret_mean, double *ret_m2);
     /* Rows of n, `y_pitch` and `dst_pitch` elements apart; dst may be y itself when dtype is F32. */
     void (*apply)(
         const cpu_apply *a, int32_t rows, const float *y, int64_t y_pitch, int64_t n, void *dst, int64_t dst_pitch);

@@ -35,7 +35,7 @@ INLINE void tail_load(vf *out, const float *y, int32_t n, float fill) {
     for (int v = 0; v < VECTORS; v++) out[v] = load(lane + v * LANES);
 }
 
-static void leaf(const float *y, int32_t n, double *ret_mean, double *ret_m2) {
+static void leaf(const float *y, int32_t n, const float *next, double *ret_mean, double *ret_m2) {
     int32_t whole = n / SUMS * SUMS;
     vf sum[VECTORS], sq[VECTORS], tail[VECTORS], shift = splat(y[0]);
     for (int v = 0; v < VECTORS; v++) sum[v] = sq[v] = (vf){0};
@@ -49,13 +49,16 @@ static void leaf(const float *y, int32_t n, double *ret_mean, double *ret_m2) {
     float p = y[0] + sums_fold(sum) / (float)n; /* about the first value: a constant leaf has exactly its value */
     shift = splat(p);
     for (int v = 0; v < VECTORS; v++) sum[v] = (vf){0};
-    for (int32_t i = 0; i < whole; i += SUMS)
+    for (int32_t i = 0; i < whole; i += SUMS) {
+#pragma GCC unroll 4
+        for (int j = 0; j < SUMS; j += 16) __builtin_prefetch(next + i + j);
 #pragma GCC unroll 16
         for (int v = 0; v < VECTORS; v++) {
             vf d = load(y + i + v * LANES) - shift;
             sum[v] += d;
             sq[v] = FMA(d, d, sq[v]);
         }
+    }
     if (whole < n) {
         tail_load(tail, y + whole, n - whole, p);
         for (int v = 0; v < VECTORS; v++) {

@@ -24,8 +24,8 @@ static void leaves_run(
     int32_t n = left < CPU_LEAF ? (int32_t)left : CPU_LEAF;
     for (int32_t c = c0; c < c1; c++) {
         cpu_leaf *leaf = f->leaf + (int64_t)c * f->blocks + block;
-        if (c + 1 < c1) row_ahead(y + (c + 1 - c0) * pitch, n);
-        r->c->ops->leaf(y + (c - c0) * pitch, n, &leaf->mean, &leaf->m2);
+        const float *row = y + (c - c0) * pitch;
+        r->c->ops->leaf(row, n, c + 1 < c1 ? row + pitch : row, &leaf->mean, &leaf->m2);
     }
 }
 

@@ -164,6 +164,15 @@ static cpu_apply group_apply(const dnnl_peer *d, int32_t n, int32_t g) {
         .norm = 1};
 }
 
+/* Leaf i of n. */
+static void leaf_run(dnnl_peer *d, int64_t i, int64_t n) {
+    int32_t t_out = d->s.t_out, blocks = (t_out + CPU_LEAF - 1) / CPU_LEAF;
+    int32_t t0 = (int32_t)(i % blocks) * CPU_LEAF, left = t_out - t0;
+    const float *y = d->s.y + i / blocks * t_out + t0, *next = d->s.y;
+    if (i + 1 < n) next += (i + 1) / blocks * t_out + (i + 1) % blocks * CPU_LEAF;
+    d->ops->leaf(y, left < CPU_LEAF ? left : CPU_LEAF, next, &d->leaf[2 * i], &d->leaf[2 * i + 1]);
+}
+
 static void norm_run(dnnl_peer *d) {
     const bench_shape *s = &d->s;
     int32_t blocks = (s->t_out + CPU_LEAF - 1) / CPU_LEAF, rows = s->co / s->num_groups;
@@ -171,11 +180,7 @@ static void norm_run(dnnl_peer *d) {
     if (groups >= d->threads && (int64_t)rows * s->t_out * 4 <= CPU_UNIT_BYTES) {
 #pragma omp parallel for schedule(static)
         for (int64_t g = 0; g < groups; g++) {
-            for (int64_t i = g * rows * blocks; i < (g + 1) * rows * blocks; i++) {
-                int32_t t0 = (int32_t)(i % blocks) * CPU_LEAF, left = s->t_out - t0;
-                d->ops->leaf(s->y + i / blocks * s->t_out + t0, left < CPU_LEAF ? left : CPU_LEAF, &d->leaf[2 * i],
-                    &d->leaf[2 * i + 1]);
-            }
+            for (int64_t i = g * rows * blocks; i < (g + 1) * rows * blocks; i++) leaf_run(d, i, all);
             cpu_apply a = group_apply(d, (int32_t)(g / s->num_groups), (int32_t)(g % s->num_groups));
             a.gamma = s->gamma + g * rows % s->co;
             a.beta = s->beta + g * rows % s->co;
@@ -185,11 +190,7 @@ static void norm_run(dnnl_peer *d) {
         return;
     }
 #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < all; i++) {
-        int32_t t0 = (int32_t)(i % blocks) * CPU_LEAF, left = s->t_out - t0;
-        d->ops->leaf(s->y + i / blocks * s->t_out + t0, left < CPU_LEAF ? left : CPU_LEAF, &d->leaf[2 * i],
-            &d->leaf[2 * i + 1]);
-    }
+    for (int64_t i = 0; i < all; i++) leaf_run(d, i, all);
 #pragma omp parallel
     {
         int64_t known = -1;
