@@ -18,7 +18,7 @@ typedef struct {
     int line;
 } reading;
 
-__attribute__((format(printf, 3, 4))) static int fail(keyfile_why *why, int error, const char *format, ...) {
+int keyfile_fail(keyfile_why *why, int error, const char *format, ...) {
     va_list args;
     va_start(args, format);
     if (why) vsnprintf(why->text, sizeof why->text, format, args);
@@ -39,10 +39,11 @@ static int take_value(reading *r, const char *at, const char **ret, size_t *ret_
     size_t len = 0;
     while (at[len] && (quote ? at[len] != quote : at[len] != ' ' && at[len] != '\t')) len++;
     const char *rest = at + len;
-    if (quote && *rest++ != quote) return fail(r->why, -EINVAL, "%s:%d: the quote is not closed", r->path, r->line);
+    if (quote && *rest++ != quote)
+        return keyfile_fail(r->why, -EINVAL, "%s:%d: the quote is not closed", r->path, r->line);
     rest += strspn(rest, " \t");
     if (*rest && *rest != '#')
-        return fail(r->why, -EINVAL, "%s:%d: text behind the value; quote it: \"...\"", r->path, r->line);
+        return keyfile_fail(r->why, -EINVAL, "%s:%d: text behind the value; quote it: \"...\"", r->path, r->line);
     *ret = at;
     *ret_len = len;
     return 0;
@@ -50,7 +51,7 @@ static int take_value(reading *r, const char *at, const char **ret, size_t *ret_
 
 static int put(reading *r, const char *key, const char *value, size_t len, char *to, size_t size) {
     if (len >= size)
-        return fail(
+        return keyfile_fail(
             r->why, -EINVAL, "%s:%d: %s has %zu characters, at most %zu", r->path, r->line, key, len, size - 1);
     memcpy(to, value, len);
     to[len] = 0;
@@ -61,7 +62,7 @@ static int put_key(reading *r, const char *name, const char *value, size_t len, 
     char text[KEY_TEXT + 1] = "";
     if (len == KEY_TEXT) memcpy(text, value, len);
     if (!key_ok(text))
-        return fail(r->why, -EINVAL, "%s:%d: %s is not a key of 40 Z85 characters", r->path, r->line, name);
+        return keyfile_fail(r->why, -EINVAL, "%s:%d: %s is not a key of 40 Z85 characters", r->path, r->line, name);
     memcpy(to, text, sizeof text);
     return 0;
 }
@@ -118,15 +119,15 @@ static int open_checked(const char *path, mode_t *ret_mode, keyfile_why *why) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), error = 0;
     if (fd < 0) {
         error = -errno;
-        return fail(why, error, "%s: cannot be opened: %s%s", path, strerror(errno),
+        return keyfile_fail(why, error, "%s: cannot be opened: %s%s", path, strerror(errno),
             error == -ENOENT ? "; `nct keygen` makes keys" : "");
     }
     if (fstat(fd, &st))
-        error = fail(why, -errno, "%s: %s", path, strerror(errno));
+        error = keyfile_fail(why, -errno, "%s: %s", path, strerror(errno));
     else if (!S_ISREG(st.st_mode))
-        error = fail(why, -EINVAL, "%s: not a regular file", path);
+        error = keyfile_fail(why, -EINVAL, "%s: not a regular file", path);
     else if (st.st_mode & 002)
-        error = fail(why, -EPERM, "%s: mode %04o lets everybody change it: chmod o-w %s", path,
+        error = keyfile_fail(why, -EPERM, "%s: mode %04o lets everybody change it: chmod o-w %s", path,
             (unsigned)st.st_mode & 07777, path);
     *ret_mode = st.st_mode & 07777;
     if (!error) return fd;
@@ -136,12 +137,12 @@ static int open_checked(const char *path, mode_t *ret_mode, keyfile_why *why) {
 
 static int check(const keyfile *k, const char *path, bool secret, mode_t mode, keyfile_why *why) {
     if (!k->public_key[0])
-        return fail(why, -EINVAL, "%s: there is no public-key in a section \"curve\": not a key file", path);
+        return keyfile_fail(why, -EINVAL, "%s: there is no public-key in a section \"curve\": not a key file", path);
     if (secret && !k->secret_key[0])
-        return fail(why, -EINVAL,
+        return keyfile_fail(why, -EINVAL,
             "%s: there is no secret-key in it; this is the public half: name the .key_secret file", path);
     if (secret && mode & 077)
-        return fail(
+        return keyfile_fail(
             why, -EPERM, "%s: mode %04o lets others read a secret key: chmod 600 %s", path, (unsigned)mode, path);
     return 0;
 }
@@ -160,8 +161,8 @@ int keyfile_read(keyfile *ret, const char *path, bool secret, keyfile_why *why) 
         n += (size_t)got;
     }
     close(fd);
-    if (got < 0) return fail(why, -EIO, "%s: cannot be read: %s", path, strerror(errno));
-    if (n == sizeof text || memchr(text, 0, n)) return fail(why, -EINVAL, "%s: this is no key file", path);
+    if (got < 0) return keyfile_fail(why, -EIO, "%s: cannot be read: %s", path, strerror(errno));
+    if (n == sizeof text || memchr(text, 0, n)) return keyfile_fail(why, -EINVAL, "%s: this is no key file", path);
     text[n] = 0;
     int error = parse(&k, path, text, why);
     explicit_bzero(text, sizeof text);
@@ -190,10 +191,11 @@ static int print(FILE *f, const keyfile *k, bool secret) {
 int keyfile_write(const keyfile *k, const char *path, bool secret, keyfile_why *why) {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, secret ? 0600 : 0644), error = 0;
     if (fd < 0 && errno == EEXIST)
-        return fail(why, -EEXIST, "%s is there already, and keys are never written over: choose another name", path);
+        return keyfile_fail(
+            why, -EEXIST, "%s is there already, and keys are never written over: choose another name", path);
     FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
     if (!f) {
-        error = fail(why, -errno, "%s: cannot be written: %s", path, strerror(errno));
+        error = keyfile_fail(why, -errno, "%s: cannot be written: %s", path, strerror(errno));
         if (fd >= 0) close(fd);
         return error;
     }
@@ -201,5 +203,5 @@ int keyfile_write(const keyfile *k, const char *path, bool secret, keyfile_why *
     if (fclose(f) && !error) error = -errno;
     if (!error) return 0;
     unlink(path);
-    return fail(why, error, "%s: cannot be written: %s", path, strerror(-error));
+    return keyfile_fail(why, error, "%s: cannot be written: %s", path, strerror(-error));
 }

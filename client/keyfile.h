@@ -26,6 +26,8 @@ typedef struct {
 } keyfile_why;
 
 bool key_ok(const char *text); /* 40 characters of Z85 */
+/* A sentence into *why (NULL: nowhere), then returns `error`. */
+int keyfile_fail(keyfile_why *why, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* secret: the file must hold a secret key, and nobody but its owner may read it. 0; -ENOENT, -EACCES, -EIO (the file);
  * -EPERM (its mode is too open); -EINVAL (what is in it), each with a sentence that names the file and what to do. */
 int keyfile_read(keyfile *ret, const char *path, bool secret, keyfile_why *why);

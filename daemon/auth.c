@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,14 +10,6 @@
 #include "wire.h"
 
 #define KEYS_MAX 65536
-
-__attribute__((format(printf, 3, 4))) static int fail(keyfile_why *why, int error, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    vsnprintf(why->text, sizeof why->text, format, args);
-    va_end(args);
-    return error;
-}
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 
@@ -32,7 +23,8 @@ static int read_rights(auth_key *k, const keyfile *f, const char *path, keyfile_
         else if (!strcmp(word, "subscribe"))
             k->subscribe = true;
         else if (*word)
-            return fail(why, -EINVAL, "%s: rights = \"%s\": the words are send and subscribe", path, f->rights);
+            return keyfile_fail(
+                why, -EINVAL, "%s: rights = \"%s\": the words are send and subscribe", path, f->rights);
     }
     return 0;
 }
@@ -42,13 +34,13 @@ static int read_topics(auth_key *k, const keyfile *f, const char *path, keyfile_
     char copy[sizeof f->topics], *rest = copy, *word, *at;
     if (!f->has_topics) return 0;
     at = k->topics = calloc(1, sizeof f->topics + 1);
-    if (!at) return fail(why, -ENOMEM, "no memory");
+    if (!at) return keyfile_fail(why, -ENOMEM, "no memory");
     memcpy(copy, f->topics, sizeof copy);
     while ((word = strsep(&rest, " \t,")) != NULL) {
         if (!*word) continue;
         const char *slash = strchr(word, '/');
         if (!slash || slash == word || !slash[1] || strchr(slash + 1, '/'))
-            return fail(
+            return keyfile_fail(
                 why, -EINVAL, "%s: topics: \"%s\" is not MODEL/STREAM (with * and ?, as default/*)", path, word);
         at = stpcpy(at, word) + 1;
     }
@@ -61,12 +53,12 @@ static int add(auth *a, const char *path, keyfile_why *why) {
     if (error) return error;
     if (f.secret_key[0]) {
         explicit_bzero(&f, sizeof f);
-        return fail(why, -EINVAL,
+        return keyfile_fail(why, -EINVAL,
             "%s: holds a client's secret key, which is the client's alone: put its .key file there", path);
     }
-    if (a->n == KEYS_MAX) return fail(why, -EINVAL, "more than %d keys", KEYS_MAX);
+    if (a->n == KEYS_MAX) return keyfile_fail(why, -EINVAL, "more than %d keys", KEYS_MAX);
     auth_key *grown = realloc(a->keys, ((size_t)a->n + 1) * sizeof *grown);
-    if (!grown) return fail(why, -ENOMEM, "no memory");
+    if (!grown) return keyfile_fail(why, -ENOMEM, "no memory");
     a->keys = grown;
     auth_key *k = &grown[a->n++];
     *k = (auth_key){.topics = NULL};
@@ -89,7 +81,7 @@ static int read_folder(auth *a, const char *path, keyfile_why *why) {
     char name[4400];
     struct dirent **found;
     int error = 0, n = scandir(path, &found, is_key, alphasort);
-    if (n < 0) return fail(why, -errno, "auth.client_keys = %s: cannot be read: %s", path, strerror(errno));
+    if (n < 0) return keyfile_fail(why, -errno, "auth.client_keys = %s: cannot be read: %s", path, strerror(errno));
     for (int i = 0; i < n; i++) {
         snprintf(name, sizeof name, "%s/%s", path, found[i]->d_name);
         if (!error) error = add(a, name, why);
@@ -105,7 +97,7 @@ static int by_key(const void *a, const void *b) {
 
 static int check_list(auth *a, const char *path, keyfile_why *why) {
     if (!a->n)
-        return fail(why, -EINVAL,
+        return keyfile_fail(why, -EINVAL,
             "auth.client_keys = %s: no .key file in it, so nobody could connect; `nct keygen NAME` makes a client's "
             "keys: put "
             "its NAME.key there",
@@ -113,26 +105,27 @@ static int check_list(auth *a, const char *path, keyfile_why *why) {
     qsort(a->keys, (size_t)a->n, sizeof *a->keys, by_key);
     for (int i = 1; i < a->n; i++)
         if (!strcmp(a->keys[i - 1].key, a->keys[i].key))
-            return fail(why, -EINVAL, "auth.client_keys = %s: the key %s is there twice, as %s and %s", path,
+            return keyfile_fail(why, -EINVAL, "auth.client_keys = %s: the key %s is there twice, as %s and %s", path,
                 a->keys[i].key, a->keys[i - 1].name, a->keys[i].name);
     if (auth_find(a, a->server.public_key))
-        return fail(
+        return keyfile_fail(
             why, -EINVAL, "auth.client_keys = %s: the daemon's own key is among them; a client has its own", path);
     return 0;
 }
 
 static int read_list(auth *a, const char *path, keyfile_why *why) {
     struct stat st;
-    if (stat(path, &st)) return fail(why, -errno, "auth.client_keys = %s: %s", path, strerror(errno));
+    if (stat(path, &st)) return keyfile_fail(why, -errno, "auth.client_keys = %s: %s", path, strerror(errno));
     if (S_ISDIR(st.st_mode) && st.st_mode & 002)
-        return fail(why, -EPERM, "auth.client_keys = %s: mode %04o lets everybody admit themselves: chmod o-w it",
-            path, (unsigned)st.st_mode & 07777);
+        return keyfile_fail(why, -EPERM,
+            "auth.client_keys = %s: mode %04o lets everybody admit themselves: chmod o-w it", path,
+            (unsigned)st.st_mode & 07777);
     return S_ISDIR(st.st_mode) ? read_folder(a, path, why) : add(a, path, why);
 }
 
 int auth_load(auth **ret, const char *secret_path, const char *clients_path, keyfile_why *why) {
     auth *a = calloc(1, sizeof *a);
-    if (!a) return fail(why, -ENOMEM, "no memory");
+    if (!a) return keyfile_fail(why, -ENOMEM, "no memory");
     int error = keyfile_read(&a->server, secret_path, true, why);
     if (!error) error = read_list(a, clients_path, why);
     if (!error) error = check_list(a, clients_path, why);

@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sndfile.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,15 +22,6 @@ struct audio {
     size_t step_bytes; /* headerless */
 };
 
-static int refuse(nct_why *why, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static int refuse(nct_why *why, int error, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    vsnprintf(why->text, sizeof why->text, format, args);
-    va_end(args);
-    return error;
-}
-
 /* ---- opening ----------------------------------------------------------------------------------------------- */
 static void describe(audio *a, const SF_INFO *si) {
     SF_FORMAT_INFO major = {.format = si->format & SF_FORMAT_TYPEMASK};
@@ -46,7 +36,7 @@ static void describe(audio *a, const SF_INFO *si) {
 static int count_steps(audio *a, nct_why *why) {
     enum { BLOCK = 8192 };
     float *block = malloc(sizeof *block * BLOCK * (size_t)a->info.channels);
-    if (!block) return refuse(why, -ENOMEM, "no memory for %d channels", a->info.channels);
+    if (!block) return cli_why(why, -ENOMEM, "no memory for %d channels", a->info.channels);
     int64_t total = 0, n;
     while ((n = audio_read(a, block, BLOCK, why)) > 0) total += n;
     free(block);
@@ -61,7 +51,7 @@ static int not_sound(nct_why *why) {
     const char *said = sf_strerror(NULL);
     /* The second and third are for an mp3 and an Ogg with nothing in them. */
     if (code == SF_ERR_UNRECOGNISED_FORMAT || strstr(said, "does not exist") || strstr(said, "unimplemented"))
-        return refuse(why, -EINVAL,
+        return cli_why(why, -EINVAL,
             "cannot be read as sound: no format that is known (wav, flac, aiff, au, ogg, opus, mp3, w64, rf64, caf, "
             "...); "
             "headerless samples need --raw f32|f64|i16|i32 --rate HZ --channels N, other formats a conversion "
@@ -69,7 +59,7 @@ static int not_sound(nct_why *why) {
     /* Of a sample rate of 0 it speaks as if its caller were wrong. */
     if (strstr(said, "SF_INFO")) said = "its header gives no sample rate (0 Hz) or no format";
     int len = (int)strlen(said);
-    return refuse(why, -EINVAL, "cannot be read as sound: %.*s", len && said[len - 1] == '.' ? len - 1 : len, said);
+    return cli_why(why, -EINVAL, "cannot be read as sound: %.*s", len && said[len - 1] == '.' ? len - 1 : len, said);
 }
 
 static int open_sound(audio *a, nct_why *why) {
@@ -77,14 +67,14 @@ static int open_sound(audio *a, nct_why *why) {
     struct stat st;
     int64_t announced = -1;
     if (!fstat(a->fd, &st) && S_ISREG(st.st_mode)) {
-        if (st.st_size == 0) return refuse(why, -EINVAL, "is empty (0 bytes), not a sound file");
+        if (st.st_size == 0) return cli_why(why, -EINVAL, "is empty (0 bytes), not a sound file");
         announced = audio_header_steps(a->fd);
         lseek(a->fd, 0, SEEK_SET);
     }
     a->file = sf_open_fd(a->fd, SFM_READ, &si, SF_FALSE);
     if (!a->file) return not_sound(why);
     if (si.channels < 1 || si.samplerate < 1)
-        return refuse(why, -EINVAL, "its header says %d channels at %d Hz", si.channels, si.samplerate);
+        return cli_why(why, -EINVAL, "its header says %d channels at %d Hz", si.channels, si.samplerate);
     describe(a, &si);
     a->info.rate = si.samplerate;
     a->info.channels = si.channels;
@@ -103,7 +93,7 @@ static int open_raw(audio *a, const audio_raw *raw, nct_why *why) {
     snprintf(a->info.format, sizeof a->info.format, "headerless PCM");
     struct stat st;
     if (a->live) return 0;
-    if (fstat(a->fd, &st)) return refuse(why, -errno, "%s", strerror(errno));
+    if (fstat(a->fd, &st)) return cli_why(why, -errno, "%s", strerror(errno));
     a->info.steps = st.st_size / (int64_t)a->step_bytes;
     a->info.odd_bytes = st.st_size % (int64_t)a->step_bytes;
     return 0;
@@ -114,9 +104,9 @@ static int open_fd(audio *a, const char *path, int (*progress)(void *, int64_t),
     int is_stdin = !strcmp(path, "-");
     a->fd = is_stdin ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : open(path, O_RDONLY | O_CLOEXEC);
     struct stat st;
-    if (a->fd < 0 || fstat(a->fd, &st)) return refuse(why, -errno, "%s", strerror(errno));
-    if (S_ISDIR(st.st_mode)) return refuse(why, -EISDIR, "is a folder; -r takes folders");
-    if (is_stdin && isatty(a->fd)) return refuse(why, -EINVAL, "stdin is a terminal; sound is expected from a pipe");
+    if (a->fd < 0 || fstat(a->fd, &st)) return cli_why(why, -errno, "%s", strerror(errno));
+    if (S_ISDIR(st.st_mode)) return cli_why(why, -EISDIR, "is a folder; -r takes folders");
+    if (is_stdin && isatty(a->fd)) return cli_why(why, -EINVAL, "stdin is a terminal; sound is expected from a pipe");
     int regular = S_ISREG(st.st_mode) && lseek(a->fd, 0, SEEK_CUR) == 0;
     a->live = a->live && !regular;
     if (regular || a->live) return 0;
@@ -130,7 +120,7 @@ static int open_fd(audio *a, const char *path, int (*progress)(void *, int64_t),
 int audio_open(audio **ret, const char *path, const audio_raw *raw, int live, int (*progress)(void *, int64_t),
     void *ctx, nct_why *why) {
     audio *a = calloc(1, sizeof *a);
-    if (!a) return refuse(why, -ENOMEM, "no memory");
+    if (!a) return cli_why(why, -ENOMEM, "no memory");
     a->fd = -1;
     a->live = live;
     int r = open_fd(a, path, progress, ctx, why);
@@ -154,7 +144,7 @@ static int64_t read_bytes(audio *a, unsigned char *to, size_t len, nct_why *why)
     while (have < len) {
         ssize_t n = read(a->fd, to + have, len - have);
         if (n < 0 && errno == EINTR && !cli_stopped) continue;
-        if (n < 0) return refuse(why, errno == EINTR ? -EINTR : -EIO, "reading failed: %s", strerror(errno));
+        if (n < 0) return cli_why(why, errno == EINTR ? -EINTR : -EIO, "reading failed: %s", strerror(errno));
         if (n == 0) break;
         have += (size_t)n;
     }
@@ -213,19 +203,19 @@ int64_t audio_read(audio *a, float *out, int64_t steps, nct_why *why) {
     } else {
         n = sf_readf_float(a->file, out, steps);
         if (n < steps && sf_error(a->file))
-            return refuse(why, -EIO, "decoding failed at step %lld: %s", (long long)a->at + n, sf_strerror(a->file));
+            return cli_why(why, -EIO, "decoding failed at step %lld: %s", (long long)a->at + n, sf_strerror(a->file));
     }
     if (n > 0) a->at += n;
-    if (n < steps && cli_stopped) return refuse(why, -EINTR, "stopped");
+    if (n < steps && cli_stopped) return cli_why(why, -EINTR, "stopped");
     return n;
 }
 
 int audio_seek(audio *a, int64_t step, nct_why *why) {
     if (step == a->at) return 0;
-    if (a->live) return refuse(why, -ESPIPE, "a pipe cannot be read again");
+    if (a->live) return cli_why(why, -ESPIPE, "a pipe cannot be read again");
     int64_t at = a->file ? sf_seek(a->file, step, SEEK_SET)
                          : lseek(a->fd, step * (int64_t)a->step_bytes, SEEK_SET) / (int64_t)a->step_bytes;
-    if (at != step) return refuse(why, -EIO, "cannot go to step %lld", (long long)step);
+    if (at != step) return cli_why(why, -EIO, "cannot go to step %lld", (long long)step);
     a->at = step;
     return 0;
 }

@@ -47,6 +47,14 @@ int cli_usage(const char *format, ...) {
     return CLI_USAGE;
 }
 
+int cli_why(nct_why *why, int error, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    if (why) vsnprintf(why->text, sizeof why->text, format, args);
+    va_end(args);
+    return error;
+}
+
 const char *cli_quote(const char *name) {
     static char buffers[4][1024];
     static int turn;

@@ -11,6 +11,7 @@
 #define NCT_CLI_H
 #include <stddef.h>
 #include <stdint.h>
+#include "nct_layer.h"
 
 /* XX(name, operands, one-line help) */
 #define CLI_COMMANDS(XX)                                                                                             \
@@ -100,6 +101,8 @@ int cli_word(const char *what, const char *text, const char *words);
 void cli_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The same, then returns CLI_USAGE. */
 int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* A sentence into *why (NULL: nowhere), then returns `error`. */
+int cli_why(nct_why *why, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* `name` as it may stand in a line: control characters, quotes and backslashes escaped (\n, \x1b), everything
  * else as it is. One of four rotating static buffers of 1 KiB; a longer name ends in "...". */
 const char *cli_quote(const char *name);

@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <math.h>
 #include <sndfile.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,15 +23,6 @@ struct output {
     output_counts counts;
     void *block; /* BLOCK_SAMPLES of 8 bytes */
 };
-
-static int refuse(nct_why *why, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static int refuse(nct_why *why, int error, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    vsnprintf(why->text, sizeof why->text, format, args);
-    va_end(args);
-    return error;
-}
 
 /* ---- kinds ------------------------------------------------------------------------------------------------- */
 static const struct {
@@ -84,24 +74,24 @@ static int sound_format(const output_spec *s) {
 
 int output_check(const output_spec *s, nct_why *why) {
     if (s->kind == OUTPUT_NPY && s->encoding != ENCODE_DEFAULT && s->encoding != ENCODE_F32)
-        return refuse(why, -EINVAL, ".npy results are float32");
+        return cli_why(why, -EINVAL, ".npy results are float32");
     if (s->kind == OUTPUT_NPY && s->steps < 0)
-        return refuse(
+        return cli_why(
             why, -EINVAL, "a .npy file begins with its length, which an endless input does not have; write .wav");
     if (s->kind == OUTPUT_RAW && s->encoding == ENCODE_I24)
-        return refuse(why, -EINVAL, "headerless results are f32, f64, i16 or i32, not i24");
+        return cli_why(why, -EINVAL, "headerless results are f32, f64, i16 or i32, not i24");
     if (s->live && s->kind != OUTPUT_RAW && s->kind != OUTPUT_WAV)
-        return refuse(why, -EINVAL, "results go to a pipe as they are made in wav or raw only");
+        return cli_why(why, -EINVAL, "results go to a pipe as they are made in wav or raw only");
     if (!kinds[s->kind].major) return 0;
     if (s->kind == OUTPUT_FLAC && s->channels > 8)
-        return refuse(
+        return cli_why(
             why, -EINVAL, "FLAC holds at most 8 channels, the result has %d; write .wav, .caf or .npy", s->channels);
     SF_INFO si = {.channels = s->channels, .samplerate = s->rate, .format = sound_format(s)};
     if (sf_format_check(&si)) return 0;
     if (s->channels > 1024)
-        return refuse(why, -EINVAL, "sound files hold at most 1024 channels, the result has %d; write .npy or .raw",
+        return cli_why(why, -EINVAL, "sound files hold at most 1024 channels, the result has %d; write .npy or .raw",
             s->channels);
-    return refuse(why, -EINVAL, "%s cannot hold %d channels at %d Hz in this encoding; write .wav or .npy",
+    return cli_why(why, -EINVAL, "%s cannot hold %d channels at %d Hz in this encoding; write .wav or .npy",
         kinds[s->kind].extensions, s->channels, s->rate);
 }
 
@@ -109,7 +99,7 @@ int output_check(const output_spec *s, nct_why *why) {
 static int open_sound(output *o, nct_why *why) {
     SF_INFO si = {.channels = o->s.channels, .samplerate = o->s.rate, .format = sound_format(&o->s)};
     o->file = sf_open_fd(o->to.fd, SFM_WRITE, &si, SF_FALSE);
-    if (!o->file) return refuse(why, -EIO, "cannot be written: %s", sf_strerror(NULL));
+    if (!o->file) return cli_why(why, -EIO, "cannot be written: %s", sf_strerror(NULL));
     /* The PEAK chunk carries the time of day: without it equal results are equal files. */
     sf_command(o->file, SFC_SET_ADD_PEAK_CHUNK, NULL, SF_FALSE);
     if (o->s.kind == OUTPUT_WAV && o->s.steps < 0) sf_command(o->file, SFC_RF64_AUTO_DOWNGRADE, NULL, SF_TRUE);
@@ -127,18 +117,18 @@ static int open_ours(output *o, nct_why *why) {
             encoding_of(&o->s) <= ENCODE_F64);
     }
     int r = cli_write_all(o->to.fd, header, len);
-    return r ? refuse(why, r, "cannot be written: %s", strerror(-r)) : 0;
+    return r ? cli_why(why, r, "cannot be written: %s", strerror(-r)) : 0;
 }
 
 int output_open(output **ret, const output_spec *s, nct_why *why) {
     int r = output_check(s, why);
     if (r) return r;
     output *o = calloc(1, sizeof *o);
-    if (!o) return refuse(why, -ENOMEM, "no memory");
+    if (!o) return cli_why(why, -ENOMEM, "no memory");
     o->s = *s;
     o->to.fd = o->to.stream = -1;
     o->block = malloc(BLOCK_SAMPLES * 8);
-    r = o->block ? target_open(&o->to, s->path, s->live, why) : refuse(why, -ENOMEM, "no memory");
+    r = o->block ? target_open(&o->to, s->path, s->live, why) : cli_why(why, -ENOMEM, "no memory");
     if (!r) r = kinds[s->kind].major && !(s->live && s->kind == OUTPUT_WAV) ? open_sound(o, why) : open_ours(o, why);
     if (r) {
         output_abort(o);
@@ -205,7 +195,7 @@ static int put_raw(output *o, int64_t samples) {
 static int put_block(output *o, int64_t steps, nct_why *why) {
     if (!o->file) {
         int r = put_raw(o, steps * o->s.channels);
-        return r ? refuse(why, r, "writing failed: %s", r == -EPIPE ? "the reader went away" : strerror(-r)) : 0;
+        return r ? cli_why(why, r, "writing failed: %s", r == -EPIPE ? "the reader went away" : strerror(-r)) : 0;
     }
     sf_count_t n = 0;
     output_encoding e = encoding_of(&o->s);
@@ -217,7 +207,7 @@ static int put_block(output *o, int64_t steps, nct_why *why) {
     else
         n = sf_writef_int(o->file, o->block, steps);
     if (n == steps) return 0;
-    return refuse(why, errno ? -errno : -EIO, "writing failed after %lld steps: %s", (long long)o->counts.steps + n,
+    return cli_why(why, errno ? -errno : -EIO, "writing failed after %lld steps: %s", (long long)o->counts.steps + n,
         errno ? strerror(errno) : sf_strerror(o->file));
 }
 
@@ -225,7 +215,7 @@ int output_write(output *o, const void *payload, int64_t pos, int64_t n, nct_why
     int64_t per = BLOCK_SAMPLES / o->s.channels;
     if (o->s.kind == OUTPUT_NPY) {
         int r = npy_write(o->to.fd, o->s.channels, o->s.steps, pos, n, payload);
-        if (r) return refuse(why, r, "writing failed: %s", strerror(-r));
+        if (r) return cli_why(why, r, "writing failed: %s", strerror(-r));
         for (int64_t i = 0; i < n * o->s.channels; i++) {
             float v;
             memcpy(&v, (const char *)payload + i * 4, 4);
@@ -234,7 +224,7 @@ int output_write(output *o, const void *payload, int64_t pos, int64_t n, nct_why
         o->counts.steps += n;
         return 0;
     }
-    if (per < 1) return refuse(why, -EINVAL, "%d channels are too many", o->s.channels);
+    if (per < 1) return cli_why(why, -EINVAL, "%d channels are too many", o->s.channels);
     for (int64_t first = 0; first < n; first += per) {
         int64_t m = n - first < per ? n - first : per;
         encode(o, payload, n, first, m);
@@ -254,7 +244,7 @@ static int close_sound(output *o, nct_why *why) {
     int closed = sf_close(o->file);
     o->file = NULL;
     if (!bad && !closed) return 0;
-    return refuse(
+    return cli_why(
         why, -EIO, "completing the header failed: %s", errno ? strerror(errno) : sf_error_number(bad ? bad : closed));
 }
 
@@ -262,7 +252,7 @@ int output_finish(output *o, output_counts *ret, nct_why *why) {
     int r = close_sound(o, why);
     struct stat st;
     if (!r && o->s.steps >= 0 && o->counts.steps != o->s.steps)
-        r = refuse(why, -EIO, "%lld of %lld steps were written", (long long)o->counts.steps, (long long)o->s.steps);
+        r = cli_why(why, -EIO, "%lld of %lld steps were written", (long long)o->counts.steps, (long long)o->s.steps);
     if (!r && !fstat(o->to.fd, &st)) o->counts.bytes = st.st_size;
     if (!r) r = target_finish(&o->to, why);
     if (!r) *ret = o->counts;

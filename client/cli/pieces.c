@@ -1,19 +1,9 @@
 /* pieces.c: the arithmetic of cutting a sequence (pieces.h). Called by run_pieces.c and by tests. */
 #include "pieces.h"
+#include "cli.h"
 #include <assert.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
-
-static int refuse(nct_why *why, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static int refuse(nct_why *why, int error, const char *format, ...) {
-    if (!why) return error;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(why->text, sizeof why->text, format, args);
-    va_end(args);
-    return error;
-}
 
 static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -35,7 +25,7 @@ static int64_t outs_within(const pieces *g, const nct_params *p, uint64_t bytes)
 static int choose_outs(pieces *g, const nct_params *p, const pieces_limits *l, nct_why *why) {
     int64_t max = outs_within(g, p, l->max_frame_bytes);
     if (max < 1)
-        return refuse(why, -EMSGSIZE,
+        return cli_why(why, -EMSGSIZE,
             "one output step needs %lld input steps of %d channels (%lld bytes) and %d output channels; a frame "
             "holds %llu bytes",
             (long long)g->span, p->in_channels, (long long)g->span * p->in_channels * 4, p->out_channels,
@@ -43,7 +33,8 @@ static int choose_outs(pieces *g, const nct_params *p, const pieces_limits *l, n
     if (l->force_steps > 0) {
         g->outs = most(1, l->force_steps / g->stride);
         if (g->outs > max)
-            return refuse(why, -EMSGSIZE, "a piece of %lld steps does not fit a frame of %llu bytes; at most %lld do",
+            return cli_why(why, -EMSGSIZE,
+                "a piece of %lld steps does not fit a frame of %llu bytes; at most %lld do",
                 (long long)l->force_steps, (unsigned long long)l->max_frame_bytes, (long long)max * g->stride);
         return 0;
     }
@@ -73,7 +64,7 @@ int pieces_plan(pieces *ret, const nct_params *p, int64_t t_in, const pieces_lim
         .pad_right = p->pad_right,
         .mode = p->padding_mode};
     if (t_in < 0 && g.mode == NCT_CIRCULAR && (g.pad_left || g.pad_right))
-        return refuse(why, -EINVAL,
+        return cli_why(why, -EINVAL,
             "circular padding of %lld and %lld steps needs the end of the input before its start",
             (long long)g.pad_left, (long long)g.pad_right);
     int r = choose_outs(&g, p, l, why);

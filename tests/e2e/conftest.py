@@ -8,9 +8,11 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
+import stfile  # noqa: E402
 import wire  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -170,6 +172,14 @@ def small_model(tmp_path):
     path = tmp_path / "small.safetensors"
     subprocess.run([NCT, "model", "new", path, "--in-channels", "2", "--out-channels", "4", "--kernel-size", "3",
                     "--num-groups", "2", "--seed", "7"], check=True, capture_output=True)
+    return str(path)
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A (2 -> 4, kernel 3, 2 groups, not affine) layer's file, made without our programs."""
+    path = tmp_path / "m.safetensors"
+    stfile.write(path, {"conv.weight": np.ones((4, 2, 3), np.float32)}, {"num_groups": 2, "affine": "False"})
     return str(path)
 
 

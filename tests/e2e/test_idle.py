@@ -7,18 +7,10 @@ import numpy as np
 import pytest
 import zmq
 
-import stfile
 import wire
 from conftest import SANITIZE, until
 
 X = np.arange(20, dtype=np.float32).reshape(2, 10)
-
-
-@pytest.fixture
-def model(tmp_path):
-    path = tmp_path / "m.safetensors"
-    stfile.write(path, {"conv.weight": np.ones((4, 2, 3), np.float32)}, {"num_groups": 2, "affine": "False"})
-    return str(path)
 
 
 def switches(pid):

@@ -18,13 +18,6 @@ from conftest import NCT, NCTD, SLOW, free_port, until
 X = np.arange(20, dtype=np.float32).reshape(2, 10)
 
 
-@pytest.fixture
-def model(tmp_path):
-    path = tmp_path / "m.safetensors"
-    stfile.write(path, {"conv.weight": np.ones((4, 2, 3), np.float32)}, {"num_groups": 2, "affine": "False"})
-    return str(path)
-
-
 def conf(folder, text="", **sections):
     """A configuration file of sections, with `text` behind; -> its path."""
     base = {"ingest": {"endpoint": f"ipc://{folder}/ingest.sock"}, "publish": {"endpoint": f"ipc://{folder}/publish.sock"},

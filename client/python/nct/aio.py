@@ -10,9 +10,7 @@ import time
 import zmq
 
 from . import _wire as wire
-from ._answer import answer_of
-from ._session import READY_MAX, Control
-from ._wire import NctError
+from ._session import Control
 from .client import Client, _deadline
 
 
@@ -29,11 +27,8 @@ class AsyncClient(Client):
     async def open(self):
         """What `async with` does first: connect, HELLO, WELCOME."""
         self._gate, self._asking = asyncio.Lock(), asyncio.Lock()
-        deadline = _deadline(self._timeout)
         try:
-            while not self._opened():
-                if not await self._sleep(deadline):
-                    raise self._not_opened()
+            await self._until(self._opened, _deadline(self._timeout), self._not_opened)
         except BaseException:
             self._abort()
             raise
@@ -111,24 +106,31 @@ class AsyncClient(Client):
                 self._watch(None)
         return True
 
+    async def _until(self, ready, deadline, late):
+        while True:
+            self._turn()
+            got = ready()
+            if got is not None:
+                return got
+            if not await self._sleep(deadline):
+                raise late()
+
     # ---- frames ----
+
+    def _wants(self, number):
+        return number not in self._awaited
+
+    def _unread(self):
+        return sum(self._wants(a.header.request_id) for a in self._s.ready)
+
+    def _expects(self):
+        return self._sending or super()._expects()
 
     async def _place(self, f, count_on, deadline, block=True):
         async with self._gate:
             if count_on:  # seqs in the order of sending, which is that of the calls
                 f.fields["seq"] = self._next_seq.get(f.topic, 0)
-            while True:
-                s = self._turn()
-                if sum(a.header.request_id not in self._awaited for a in s.ready) >= READY_MAX:
-                    raise NctError("EAGAIN", f"{len(s.ready)} answers wait to be taken: call recv()")
-                number = s.admit(f) if s.place() else None
-                if number is not None:
-                    self._next_seq[f.topic] = (f.fields["seq"] + 1) % 2**64
-                    return number
-                if not block:
-                    raise self._no_place("EAGAIN")
-                if not await self._sleep(deadline):
-                    raise self._no_place("ETIMEDOUT")
+            return await self._until(lambda: self._admitted(f, block), deadline, self._no_place)
 
     async def send(self, x, model="default", stream="python", *, block=True, **options):
         """As Client.send: the request id, once there was a place in the window."""
@@ -139,26 +141,9 @@ class AsyncClient(Client):
         finally:
             self._sending -= 1
 
-    def _take(self, number=None):
-        for i, a in enumerate(self._s.ready):
-            wanted = a.header.request_id == number if number is not None else a.header.request_id not in self._awaited
-            if wanted:
-                del self._s.ready[i]
-                return answer_of(*a)
-        return None
-
     async def recv(self, timeout=-1):
         """As Client.recv: the next Answer to a send()."""
-        deadline = _deadline(self._timeout if timeout == -1 else timeout)
-        while True:
-            s = self._turn()
-            answer = self._take()
-            if answer is not None:
-                return answer
-            if not self._sending and all(f.forgotten or number in self._awaited for number, f in s.flight.items()):
-                raise NctError("ENOENT", "nothing is in flight: no answer would come")
-            if not await self._sleep(deadline):
-                raise NctError("ETIMEDOUT", f"no answer in time; {len(s.flight)} frames in flight")
+        return await self._until(self._next, _deadline(self._timeout if timeout == -1 else timeout), self._no_next)
 
     async def call(self, x, model="default", stream="python", *, timeout=None, **options):
         """As Client.call: y (C_out, T_out). A cancelled call leaves nobody waiting."""
@@ -167,13 +152,7 @@ class AsyncClient(Client):
         number = await self._place(f, options.get("seq") is None, deadline)
         self._awaited.add(number)
         try:
-            while True:
-                self._turn()
-                answer = self._take(number)
-                if answer is not None:
-                    return answer.value()
-                if not await self._sleep(deadline):
-                    raise NctError("ETIMEDOUT", "no answer in time")
+            return (await self._until(lambda: self._take(number), deadline, self._no_answer)).value()
         finally:
             self._awaited.discard(number)
             if self._s is not None:
@@ -208,12 +187,8 @@ class AsyncClient(Client):
         async with self._asking:
             s = self._own()
             s.control = c = Control(s._new_id(), kind, topic, payload)
-            deadline = _deadline(timeout)
             try:
-                while not c.done:
-                    self._turn()
-                    if not c.done and not await self._sleep(deadline):
-                        raise NctError("ETIMEDOUT", "no answer in time")
+                await self._until(lambda: c.done or None, _deadline(timeout), self._no_answer)
             finally:
                 s.control = None
         if c.error:

@@ -41,20 +41,27 @@ class Client:
         self._begin()
 
     def _begin(self):
-        deadline = _deadline(self._timeout)
         try:
-            while not self._opened():
-                if not self._s.wait(deadline):
-                    raise self._not_opened()
+            self._until(self._opened, _deadline(self._timeout), self._not_opened)
         except BaseException:
             self._abort()
             raise
 
+    def _until(self, ready, deadline, late):
+        """Turns the session until ready() gives something, -> that; raises late() at the deadline."""
+        s = self._own()
+        while True:
+            s.turn()
+            got = ready()
+            if got is not None:
+                return got
+            if not s.wait(deadline):
+                raise late()
+
     def _opened(self):
-        self._s.turn()
         if self._s.phase != "live" and self._s.refusal:
             raise self._s.refusal
-        return self._s.phase == "live"
+        return self._s.phase == "live" or None
 
     def _not_opened(self):
         how = "connected, but no WELCOME" if self._s.link.connected else "no daemon answered"
@@ -130,25 +137,32 @@ class Client:
                       ttl_us=int(round(ttl * 1e6)), t_capture_ns=t_capture_ns)
         return Frame(fields, topic, payload, tag, facts.get("mode") == "stream")
 
-    def _admit(self, f, deadline, block):
-        s = self._s
-        while True:
-            s.turn()
-            if len(s.ready) >= READY_MAX:
-                raise NctError("EAGAIN", f"{len(s.ready)} answers wait to be taken: call recv()")
-            number = s.admit(f) if s.place() else None
-            if number is not None:
-                self._next_seq[f.topic] = (f.fields["seq"] + 1) % 2**64
-                return number
-            if not block:
-                raise self._no_place("EAGAIN")
-            if not s.wait(deadline):
-                raise self._no_place("ETIMEDOUT")
+    def _unread(self):
+        return len(self._s.ready)
 
-    def _no_place(self, name):
+    def _admitted(self, f, block):
+        """The frame's request id, once there was a place for it."""
+        s, unread = self._s, self._unread()
+        if unread >= READY_MAX:
+            raise NctError("EAGAIN", f"{unread} answers wait to be taken: call recv()")
+        number = s.admit(f) if s.place() else None
+        if number is not None:
+            self._next_seq[f.topic] = (f.fields["seq"] + 1) % 2**64
+        elif not block:
+            raise self._no_place("EAGAIN")
+        return number
+
+    def _place(self, f, deadline, block=True):
+        return self._until(lambda: self._admitted(f, block), deadline, self._no_place)
+
+    def _no_place(self, name="ETIMEDOUT"):
         s = self._s
         return NctError(name, f"no place: {len(s.flight)} frames are in flight, the window is {s.window}" if s.phase == "live" else
                         f"there is no session with {s.link.endpoint} at the moment")
+
+    @staticmethod
+    def _no_answer():
+        return NctError("ETIMEDOUT", "no answer in time")
 
     def send(self, x, model="default", stream="python", *, block=True, **options):
         """Sends one frame, -> its request id. x: (C_in, T), or (T, C_in) with layout="TC"; float32, float16, bfloat16 and
@@ -158,46 +172,47 @@ class Client:
         INNER_RIGHT, OBSERVE; seq: None counts on from the stream's last one; pos: first step on the stream's axis; ttl:
         seconds in the daemon's queue; t_capture_ns: Unix time of the first step; epoch: must match, 0: any; given: rows
         (count, mean, M2), one a group; tag: handed back in the answer."""
-        return self._admit(self._frame(x, model, stream, **options), _deadline(self._timeout), block)
+        return self._place(self._frame(x, model, stream, **options), _deadline(self._timeout), block)
+
+    def _wants(self, number):
+        """May recv() hand out this request's answer?"""
+        return True
 
     def _take(self, number=None):
         for i, a in enumerate(self._s.ready):
-            if number is None or a.header.request_id == number:
+            if a.header.request_id == number or (number is None and self._wants(a.header.request_id)):
                 del self._s.ready[i]
                 return answer_of(*a)
         return None
 
+    def _next(self):
+        answer = self._take()
+        if answer is None and not self._expects():
+            raise NctError("ENOENT", "nothing is in flight: no answer would come")
+        return answer
+
+    def _expects(self):
+        return any(self._wants(number) and not f.forgotten for number, f in self._s.flight.items())
+
+    def _no_next(self):
+        return NctError("ETIMEDOUT", f"no answer in time; {len(self._s.flight)} frames in flight")
+
     def recv(self, timeout=-1):
         """The next Answer of any stream, in the order of arrival; look at its .error. timeout: seconds, None: no limit,
         -1: the Client's. NctError ETIMEDOUT, or ENOENT: nothing is in flight, so nothing would come."""
-        s = self._own()
-        deadline = _deadline(self._timeout if timeout == -1 else timeout)
-        while True:
-            answer = self._take()
-            if answer is None:
-                s.turn()
-                answer = self._take()
-            if answer is not None:
-                return answer
-            if not any(not f.forgotten for f in s.flight.values()):
-                raise NctError("ENOENT", "nothing is in flight: no answer would come")
-            if not s.wait(deadline):
-                raise NctError("ETIMEDOUT", f"no answer in time; {len(s.flight)} frames in flight")
+        self._own()
+        answer = self._take()  # one that is there costs no turn
+        if answer is None:
+            answer = self._until(self._next, _deadline(self._timeout if timeout == -1 else timeout), self._no_next)
+        return answer
 
     def call(self, x, model="default", stream="python", *, timeout=None, **options):
         """Sends one frame and waits for its answer, -> y (C_out, T_out). Raises the daemon's error, or ETIMEDOUT: then the
         frame is forgotten, and a late answer is not taken for another's. Options as send()'s."""
-        s = self._own()
-        deadline = _deadline(self._timeout if timeout is None else timeout)
-        number = self._admit(self._frame(x, model, stream, **options), deadline, True)
+        s, deadline = self._own(), _deadline(self._timeout if timeout is None else timeout)
+        number = self._place(self._frame(x, model, stream, **options), deadline)
         try:
-            while True:
-                s.turn()
-                answer = self._take(number)
-                if answer is not None:
-                    return answer.value()
-                if not s.wait(deadline):
-                    raise NctError("ETIMEDOUT", "no answer in time")
+            return self._until(lambda: self._take(number), deadline, self._no_answer).value()
         finally:
             s.forget(number)  # an interrupted call, too, leaves nobody waiting
 
@@ -229,12 +244,8 @@ class Client:
     def _ask(self, kind, topic, payload, timeout):
         s = self._own()
         s.control = c = Control(s._new_id(), kind, topic, payload)
-        deadline = _deadline(timeout)
         try:
-            while not c.done:
-                s.turn()
-                if not c.done and not s.wait(deadline):
-                    raise NctError("ETIMEDOUT", "no answer in time")
+            self._until(lambda: c.done or None, _deadline(timeout), self._no_answer)
         finally:
             s.control = None
         if c.error:
