@@ -69,7 +69,7 @@ int cmd_ping(int argc, char **argv) {
     n.timeout_ms = (int)(o.timeout_s * 1000);
     int r = h ? nct_open_why(&c, o.endpoint, &n, reason) : -ENOMEM;
     if (r) {
-        cli_say("%s: %s", cli_quote(o.endpoint), h ? reason : "no memory");
+        served_unreached(o.endpoint, r, h ? reason : "no memory");
         free(h);
         return r == -EINVAL ? CLI_USAGE : cli_exit_of(r);
     }

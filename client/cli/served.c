@@ -185,8 +185,7 @@ char *served_ledger_text(const json_t *ledger) {
     return text;
 }
 
-/* libnct names the endpoint in what it says of a daemon that does not answer, and in little else. */
-static void say_unreached(const char *endpoint, int error, const char *reason) {
+void served_unreached(const char *endpoint, int error, const char *reason) {
     if (!strstr(reason, endpoint))
         cli_say("%s: %s", cli_quote(endpoint), reason);
     else if (cli_exit_of(error) == CLI_NO_DAEMON)
@@ -220,7 +219,7 @@ static int connect_to(nct **ret, served *ret_served, const char *endpoint, const
     nct *c = NULL;
     int r = nct_open_why(&c, endpoint, o, reason);
     if (r) {
-        say_unreached(endpoint, r, reason);
+        served_unreached(endpoint, r, reason);
         return r == -EINVAL ? CLI_USAGE : cli_exit_of(r);
     }
     const char *welcome = nct_welcome(c, &len);

@@ -34,6 +34,8 @@ char *served_ledger_text(const json_t *ledger);
 int served_connect(nct **ret, served *ret_served, const char *endpoint, double timeout_s, int nonblock);
 /* The same for a private daemon, which has no keys. */
 int served_connect_private(nct **ret, served *ret_served, const char *endpoint, double timeout_s);
+/* Says why there is no session: libnct names the endpoint in what it says of a daemon that does not answer, and in little else. */
+void served_unreached(const char *endpoint, int error, const char *reason);
 /* True, and a sentence was said: the endpoint is an ipc path and nothing is there for 2 s, so that waiting is of no use to
  * one who only asks. */
 int served_absent(const char *endpoint);

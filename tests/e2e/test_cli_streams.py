@@ -41,7 +41,9 @@ def test_ping(daemon):
     assert ok(nct("ping", "--connect", daemon.ingest, "-k", "2", "-i", "0.01")).stdout.count(b"ms") == 5
     daemon.signal(signal.SIGSTOP)
     try:
-        fails(nct("ping", "--connect", daemon.ingest, "-k", "1", "--timeout", "0.3"), 69)
+        for command in (["ping", "-k", "1"], ["info"], ["send", ST]):
+            r = fails(nct(*command, "--connect", daemon.ingest, "--timeout", "0.3"), 69, "is nctd running?")
+            assert r.stderr.count(daemon.ingest.encode()) == 1, r.stderr
     finally:
         daemon.signal(signal.SIGCONT)
 

@@ -64,6 +64,15 @@ def test_same_bits_as_the_wire(daemon):
         assert c.ping() > 0 and c.in_flight == 0 and 1 <= c.window <= 64
 
 
+def test_a_model_that_is_not_served_is_told_from_those_that_are(daemon):
+    with connect(daemon) as c:
+        with pytest.raises(ValueError, match=r"no model 'nosuch' .* but 'm'"):
+            c.call(noise(2, 9), "nosuch")
+        with pytest.raises(nct.NctError, match="no model nosuch is served"):  # asked all the same: it may have come since
+            c.call(noise(2, 9), "nosuch", layout="CT")
+        assert c.call(noise(2, 9), "m").shape == (4, 7)
+
+
 # d11: whatever numpy holds arrives as np.ascontiguousarray(x) would, or is refused by name.
 VIEWS = {"transposed": lambda x: np.ascontiguousarray(x.T).T, "strided": lambda x: np.repeat(x, 2, axis=1)[:, ::2],
          "reversed rows": lambda x: x[::-1][::-1], "fortran": np.asfortranarray, "big-endian": lambda x: x.astype(">f4"),

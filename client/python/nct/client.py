@@ -124,6 +124,9 @@ class Client:
         s = self._own()
         topic = wire.topic_of(model, stream)
         facts = s.models.get(model, {})
+        if not facts and layout is None:
+            raise ValueError(f"the daemon named no model {model!r} in its WELCOME, but {', '.join(map(repr, s.models)) or 'none'}: which axis is "
+                             "the channels is not known. Name another model, or give layout='CT' or 'TC' if it came since then")
         payload, number, c, t, interleaved = to_payload(x, facts.get("in_channels"), layout)
         if given is not None:
             payload += b"".join(wire.struct.pack("<3d", *row) for row in given)
