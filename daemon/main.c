@@ -7,6 +7,7 @@
  * turns (reload.c), says READY, and stops by draining (drain.c). Exit: 0, 1 the daemon could not run, 2 usage, 78
  * configuration. */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -334,12 +335,27 @@ static int run(daemon_state *d) {
     return o->verb == DO_CHECK ? check(d) : serve(d);
 }
 
+/* Of what was asked for on the command line. */
+static int written(int code) {
+    if (!fflush(stdout) && !ferror(stdout)) return code;
+    fprintf(stderr, "nctd: writing to stdout failed\n");
+    return code ? code : 1;
+}
+
+/* One that is closed would be the next socket's, and the log would be written to a client. The wrong way round, so that
+ * reading and writing fail as they would have. */
+static void hold_standard_descriptors(void) {
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) != fd) return;
+}
+
 int main(int argc, char **argv) {
     static daemon_state d; /* handles live here until the loop is closed */
+    hold_standard_descriptors();
     if (options_read(&d.options, argc, argv)) return EXIT_USAGE;
     if (d.options.verb == DO_SERVE) hold_signals(SIG_BLOCK);
     d.private = (private_end){.fd = d.options.private_fd, .ended = on_private_end, .ctx = &d};
-    int code = run(&d);
+    int code = written(run(&d));
     /* The driver's exit handlers can block after a fault, and have been seen to end the process with 0 and without
      * what stdout still held. */
     if (d.spine.chosen.cuda) {

@@ -153,7 +153,8 @@ int help_word(int argc, char **argv) {
 }
 
 int help_flush(int code) {
-    if (!fflush(stdout) && !ferror(stdout)) return code;
-    cli_say("writing to stdout failed: %s", strerror(errno));
+    int now = fflush(stdout) ? errno : 0;
+    if (!now && !ferror(stdout)) return code;
+    cli_say("writing to stdout failed%s%s", now ? ": " : "", now ? strerror(now) : "");
     return code ? code : CLI_FAILED;
 }

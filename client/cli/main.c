@@ -3,6 +3,7 @@
  * file each. */
 #include "cli.h"
 #include "help.h"
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,7 +11,15 @@
 static const cli_command commands[] = {CLI_COMMANDS(XX){0}};
 #undef XX
 
+/* One that is closed would be the next file's, and what is said there would stand in a result. The wrong way round, so that
+ * reading and writing fail as they would have. */
+static void hold_standard_descriptors(void) {
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) != fd) return;
+}
+
 int main(int argc, char **argv) {
+    hold_standard_descriptors();
     help_init(commands);
     if (argc < 2) {
         help_overview(stderr);

@@ -7,6 +7,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from conftest import until
 from nct_tools import (B0, DATA, ENV, HEAD, MODEL, NCT, ST, close, data, fails, nct, objects, ok, oracle, save_model, st, wav,
                        write_wav)
 
@@ -85,6 +86,19 @@ def test_unpadded_odd_list_is_st_or_an_error(tmp_path):
     r = nct("run", *MODEL, data("A3_odd_list_nopad_before_data.wav"), "-o", tmp_path / "o.npy", timeout=20)
     fails(r, 1, "cannot be read as sound")
     assert not os.listdir(tmp_path)
+
+
+def test_closed_standard_descriptors_are_not_given_to_files_and_sockets(tmp_path):
+    """What nct says would be written to whatever has number 2 then."""
+    out = tmp_path / "o.npy"
+    p = subprocess.Popen(["bash", "-c", f"exec '{NCT}' run {' '.join(MODEL)} - -o '{out}' >&- 2>&-"], stdin=subprocess.PIPE, env=ENV)
+    with open(data("A4_truncated_mid_frame.wav"), "rb") as f:
+        p.stdin.write(f.read())
+    p.stdin.flush()
+    assert until(lambda: os.readlink(f"/proc/{p.pid}/exe").endswith("nct") and os.path.exists(f"/proc/{p.pid}/fd/3"))
+    assert [os.readlink(f"/proc/{p.pid}/fd/{n}") for n in (1, 2)] == ["/dev/null"] * 2
+    p.stdin.close()
+    assert p.wait(60) == 0 and np.load(out).shape == (4, 623)
 
 
 NO_SOUND = {"r.bin": np.random.default_rng(4).bytes(3000), "notes.txt": b"not sound", "fake.wav": b"not sound either",

@@ -311,3 +311,27 @@ def test_a_private_daemon_that_cannot_start_says_why_on_its_descriptor(change, w
         assert word in said["error"], said
     assert p.wait(60 * SLOW) == 78
     ours.close()
+
+
+def test_what_is_printed_to_a_full_disk_is_a_failure():
+    for option in ("--print-conf", "--help", "--version", "--check"):
+        with open("/dev/full", "w") as full:
+            r = subprocess.run([NCTD, option], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60 * SLOW)
+        assert r.returncode == 1 and "writing to stdout failed" in r.stderr, (option, r)
+
+
+@pytest.mark.sanitize
+def test_closed_standard_descriptors_are_not_given_to_sockets(model, tmp_path):
+    """The log would be written to whoever has number 2 then."""
+    path = conf(tmp_path, model_m={"file": model})
+    p = subprocess.Popen(["bash", "-c", f"exec '{NCTD}' -c '{path}' <&- >&- 2>&-"])
+    try:
+        with wire.Client(f"ipc://{tmp_path}/ingest.sock", timeout_s=30 * SLOW) as c:
+            assert [os.readlink(f"/proc/{p.pid}/fd/{n}") for n in range(3)] == ["/dev/null"] * 3
+            p.send_signal(signal.SIGHUP)  # it has something to say
+            assert until(lambda: c.ledger() and c.welcome["reload"]["unchanged"] == 1)
+            assert c.ask("m/a", X).h.status == 0
+        p.terminate()
+        assert p.wait(30 * SLOW) == 0
+    finally:
+        p.kill()
