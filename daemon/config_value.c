@@ -140,7 +140,10 @@ int config_unknown_key(const char *section, const char *key, ini_why *why) {
             elsewhere = o->section;
     }
     if (elsewhere) return config_ini_fail(why, "unknown key %s in [%s]; it stands in [%s]", key, section, elsewhere);
-    return config_ini_fail(why, "unknown key %s in [%s]; nearest: %s", key, section, best ? best : "none");
+    if (best) return config_ini_fail(why, "unknown key %s in [%s]; nearest: %s", key, section, best);
+    if (!strncmp(section, "model", 5))
+        return config_ini_fail(why, "models are named in the configuration file, each in a section [model NAME]");
+    return config_unknown_section(section, why);
 }
 
 int config_unknown_model_key(const char *key, ini_why *why) {

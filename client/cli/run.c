@@ -172,6 +172,7 @@ static int check_targets(const run *r, const wanted *w) {
     if (o->out && (many || r->in.n != 1))
         return cli_usage("-o is for one input; there are %s: use -O DIR",
             many || r->in.n ? "more (or a folder, list or shard)" : "none");
+    if (!many && !r->in.n) return cli_usage("no input is named: files, - for stdin, -r FOLDER or --files-from FILE");
     if (!o->out && o->plot) return cli_usage("--plot draws one result: it goes with -o");
     if (!o->out_dir && o->template) return cli_usage("--template goes with -O");
     if (w->match && !w->n_folders) return cli_usage("--match goes with -r");

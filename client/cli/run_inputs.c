@@ -66,7 +66,7 @@ static int add_entry(inputs *in, const FTSENT *e, size_t root_len) {
 int inputs_add_folder(inputs *in, const char *root, const char *match, const char *out_dir) {
     char *roots[] = {(char *)root, NULL};
     struct stat out, st;
-    int has_out = out_dir && !stat(out_dir, &out), r = 0;
+    int has_out = out_dir && !stat(out_dir, &out), r = 0, before = in->n;
     if (stat(root, &st)) return cli_usage("-r %s: %s", cli_quote(root), strerror(errno));
     if (!S_ISDIR(st.st_mode)) return cli_usage("-r %s: is not a folder", cli_quote(root));
     FTS *tree = fts_open(roots, FTS_LOGICAL | FTS_NOCHDIR, by_name);
@@ -83,6 +83,10 @@ int inputs_add_folder(inputs *in, const char *root, const char *match, const cha
             r = add_entry(in, e, strlen(root));
     }
     fts_close(tree);
+    if (!r && in->n == before)
+        cli_say("-r %s: warning: no file in it %s%s", cli_quote(root),
+            match ? "matches " : "has the extension of a sound file; --match takes others",
+            match ? cli_quote(match) : "");
     return r;
 }
 

@@ -350,6 +350,14 @@ def test_a_full_disk_is_an_error(tmp_path):
     fails(r, 1, "No space left")
 
 
+def test_no_input_is_said(tmp_path):
+    fails(nct("run", *MODEL, "-O", tmp_path / "d"), 2, "no input is named", "-r FOLDER")
+    (tmp_path / "notes.txt").write_bytes(b"x")
+    r = ok(nct("run", *MODEL, "-r", tmp_path, "-O", tmp_path / "d"))
+    assert b"warning: no file in it has the extension of a sound file" in r.stderr and b"--match" in r.stderr
+    assert b"matches *.flac" in ok(nct("run", *MODEL, "-r", tmp_path, "--match", "*.flac", "-O", tmp_path / "d")).stderr
+
+
 def test_usage_errors_do_nothing(tmp_path):
     out = tmp_path / "o.wav"
     for args, word in [(["run", ST, "-o", out], "--model"), (["run", *MODEL, ST], "-o"), (["run", *MODEL, ST, ST, "-o", out], "-O"),

@@ -152,6 +152,13 @@ static void folder_and_command_line_come_after_the_file(void **state) {
     c = NULL;
     assert_int_equal(config_load(&c, path, wrong, 1, &why), -EINVAL);
     assert_non_null(strstr(why.text, "nearest: max_delay_us"));
+    static const char *const odd[][2] = {{"bach.frames=1", "unknown section [bach]; nearest: [batch]"},
+        {"foo.max_frames=1", "it stands in [batch]"},
+        {"model m.file=x", "models are named in the configuration file"}};
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        assert_int_equal(config_load(&c, path, &odd[i][0], 1, &why), -EINVAL);
+        if (!strstr(why.text, odd[i][1])) fail_msg("%s: %s", odd[i][0], why.text);
+    }
     write_file(b, "[batch]\nbroken\n");
     assert_int_equal(config_load(&c, path, NULL, 0, &why), -EINVAL);
     assert_non_null(strstr(why.text, "20-b.conf:2:"));
