@@ -10,15 +10,15 @@
  *   dconv 2.46 with every tile staged -> 1.95 with rows read in place; convtasnet in place lost (1.62 -> 1.94)
  *   convtasnet 1.92 -> 1.78 prefetching in one burst a tile -> 1.62 spread over the tile -> 1.50 with tiles of 256 steps
  *     instead of 64 (demucs-l4 2.10 -> 1.55 -> 1.40 on the same way)
- *   diffpolicy 2.26 by rows of 16 steps -> 1.54 over the channels (short.inc.h); diffpolicy-n1 14.5 -> 7.6
+ *   diffpolicy 2.26 by rows of 16 steps -> 1.54 over the channels (short.inc.h; diffpolicy-n1 14.5 -> 7.6)
  *   the vectors of a tile outside, its channels inside: lost 5 % where x is small (wav2vec2-l0), won where it is not
  *   convtasnet 1.79 -> 1.62 with staged rows an odd count of lines apart (272 floats, not 256) and tiles still of 256
  *     -> 1.55 with frames of their own worker, x of the next slice ahead and one-tap steps without a table of offsets;
  *     what is left: 1.22 in the tiles, memory and prefetch 0.2, leaves and norm 0.1; oneDNN's ncw form takes 1.46
  *   demucs-l4 1.38 -> 1.28 with longer tiles where a unit holds a quarter of the channels: fewer weights from L3
  *   wav2vec2-l0, encodec48-l0, convtasnet-dw -4 to -11 % with units of 384 KB; lost by others (default 3 %)
- *   lost on convtasnet: tiles of 512 (+7 %); prefetch one line in four steps of a kernel, not between kernels (+4 %);
- *     staging 64 steps before their use (+4 %); y prefetched for writing as a kernel starts (+-1 %, encodec48-l0 +2 %)
+ *   lost on convtasnet: tiles of 512 (+7 %); staging 64 steps before their use (+4 %); y prefetched for writing as a
+ *     kernel starts (+-1 %, encodec48-l0 +2 %)
  *   lost: second pass of a frame from its end (convtasnet -1 %, dconv and encodec48-l0 +6 %)
  *
  * On a quiet machine of the same kind, over the FMA loop beside it. default in parts (of 0.667 if products were all):
@@ -29,7 +29,16 @@
  * 1.46 -> 1.42, demucs-l4 1.30 -> 1.22 by these alone).
  *   convtasnet 1.42 -> 1.34 with x staged by the first block of channels, y of the next tile brought up
  *   eeg64 1.30 -> 1.26 with turned tiles (turn.inc.h); wav2vec2-l0 10.1 -> 8.2 with y past the caches
- *   diffpolicy 1.44 -> 1.38 by 3 vectors x 8 steps instead of 2 x 8
+ *   diffpolicy 1.44 -> 1.38 by 3 vectors x 8 steps instead of 2 x 8 -> 1.30 by frames side by side (beside.inc.h: a block's
+ *     weights left L2 once for 8 steps, now once for 64) -> 1.18 with rows staged as vectors, leaves in registers, one call
+ *     of the norm for a group's rows; its products are now 1.02 of the loop's time, mish 0.07
+ *   convtasnet 1.46 -> 1.24 with lines brought by the kernels, one in 4 steps: 24 at once between two kernels filled the
+ *     line buffers, and what the next kernel missed in L1 waited for L3 (default 0.91 -> 0.86, default-long 1.12 -> 0.97,
+ *     dconv 2.0 -> 1.8, encodec48-l0 7.3 -> 7.1 by the same); 1.24 -> 1.22 with the first block's rows brought into L1 20
+ *     channels before they are read, and staged in 32 KB that stay there. Its parts: products 0.94, first blocks 0.09,
+ *     ends of kernels 0.08, leaves 0.03, norm 0.03; oneDNN's ncw form takes 1.19 to 1.24
+ *   lost on convtasnet: 12 channels x 2 vectors with slices of 256 (+-1 %), four blocks of channels in one kernel (+-1 %)
+ *   lost everywhere: a copy of tile_args for each block (its fields wait for the copy's wide stores: default +6 %)
  *   lost: chunks of F(2,3) of 24 or 96 channels, tiles of 256, units of 512 KB (+-2 %), tiles of 512 (+10 to 30 %);
  *     weights fetched ahead by kernels of this file (+-1 %); slices of the short form cut to 16 KB of L1 (+2 %)
  * With other work on the core's second hyperthread the FMA loop keeps its speed, and every kernel here takes 1.2 to 1.45

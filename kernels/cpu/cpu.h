@@ -14,7 +14,7 @@ enum {
     CPU_TILE_MAX = 256,       /* outputs of a direct tile, at most */
     CPU_ROWS = 6,             /* output channels of a packed block of weights */
     CPU_UNIT_BYTES = 1 << 20, /* raw outputs a worker holds at once: half of a 2 MB L2 */
-    CPU_SHORT = 32,           /* frames of up to so many outputs are vectorised over the channels */
+    CPU_SHORT = 32,           /* frames of up to so many outputs: over the channels, or side by side */
     CPU_SHORT_FRAMES = 8,     /* of them share one pass over the weights */
     CPU_WINO = 128,           /* outputs of a tile of F(2,3) */
     CPU_ALIGN = 256,
