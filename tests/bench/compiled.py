@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """compiled.py: PyTorch alone on the bench's shapes, torch.compile max-autotune beside eager; JSON lines.
 
-    compiled.py [--shapes a,b] [--precisions tf32,bf16] [--seconds 240] [--rounds 15] [--out FILE [--resume]] [--log FILE]
+    compiled.py [--shapes a,b] [--precisions tf32,bf16] [--only shape/precision,...] [--seconds 240] [--rounds 15] [--out FILE [--resume]] [--log FILE]
 
 The rows (a shape in a precision) are dealt to PROCESSES, which compile beside each other; what torch.compile itself measures
 on the GPU is measured by one process at a time, 20 calls instead of 100, so that it chooses as it would alone. When all
@@ -124,14 +124,15 @@ def main():
     a = argparse.ArgumentParser()
     a.add_argument("--shapes"), a.add_argument("--precisions", default="tf32,bf16"), a.add_argument("--rounds", type=int, default=15)
     a.add_argument("--seconds", type=float, default=240), a.add_argument("--out"), a.add_argument("--log")
-    a.add_argument("--resume", action="store_true"), a.add_argument("--worker"), a.add_argument("--lock")
+    a.add_argument("--resume", action="store_true"), a.add_argument("--only"), a.add_argument("--worker"), a.add_argument("--lock")
     args = a.parse_args()
     if args.worker:
         return work(args)
     there = open(args.out).read() if args.resume else ""
     done = {(r["shape"], r["precision"]) for r in map(json.loads, there.splitlines())}
-    todo = [(n, p) for p in args.precisions.split(",") for n in (args.shapes.split(",") if args.shapes else bench_gpu.gpu.SHAPES)
-            if (n, p) not in done]
+    names = args.shapes.split(",") if args.shapes else list(bench_gpu.gpu.SHAPES)
+    todo = [tuple(x.split("/")) for x in args.only.split(",")] if args.only else [(n, p) for p in args.precisions.split(",") for n in names]
+    todo = [x for x in todo if x not in done]
     head = {**bench_gpu.machine(), "command": "compiled.py " + " ".join(sys.argv[1:])}
     print("# " + json.dumps(head), flush=True)
     out = open(args.out, "w", buffering=1) if args.out else None
