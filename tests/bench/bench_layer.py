@@ -268,6 +268,13 @@ def summary(rows, ours):
                 worst = min(mine, key=lambda r: r["contestants"][peer]["over_ours"])["shape"]
                 print(f"{threads} threads: {ours} is {math.exp(statistics.mean(map(math.log, faster))):.2f}x faster than "
                       f"{peer} (geometric mean of {len(faster)}), at worst {min(faster):.2f}x ({worst})")
+    one = {r["shape"]: r["contestants"][ours]["over_fma"] for r in rows if r["threads"] == 1}
+    two = {r["shape"]: r["contestants"][ours]["over_fma"] for r in rows if r["threads"] == 2}
+    scaling = {s: one[s] / two[s] for s in one if s in two}
+    if scaling:
+        least = min(scaling, key=scaling.get)
+        print(f"two threads scale {statistics.median(scaling.values()):.2f} of the FMA loop's own (median of {len(scaling)}), "
+              f"at worst {scaling[least]:.2f} ({least})")
 
 
 if __name__ == "__main__":

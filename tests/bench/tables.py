@@ -27,7 +27,7 @@ def table(head, lines):
 def cpu():
     """Ratios alone: times over our best variant's in the same run."""
     found = [r for r in rows("cpu-layer.json") if "contestants" in r]
-    lines, ratios = [], []
+    lines, ratios, over = [], [], {}
     for r in found:
         c = r["contestants"]
         ours = next((v for v in ("avx512", "avx2", "portable") if v in c), None)
@@ -36,6 +36,7 @@ def cpu():
             continue
         if "torch" in peers:
             ratios.append(peers["torch"])
+        over.setdefault(r["shape"], {})[r["threads"]] = c[ours]["over_fma"]
         lines.append([r["shape"], f"{r['n']}", r["threads"], f"{c[ours]['over_fma']:.2f}",
                       *(f"{peers[p]:.2f}x" if p in peers else "" for p in ("onednn-ncw", "onednn-nwc", "torch"))])
     if not lines:
@@ -45,6 +46,10 @@ def cpu():
     note += "".join(f", {name} {peers[key]}" for key, name in (("onednn", "oneDNN"), ("torch", "PyTorch")) if key in peers) + "."
     if ratios:
         note += f" Geometric mean against PyTorch: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f}x."
+    scaling = sorted((o[1] / o[2], shape) for shape, o in over.items() if 1 in o and 2 in o)
+    if scaling:
+        note += (f" Two threads scale {scaling[len(scaling) // 2][0]:.2f} of the FMA loop's own (median of {len(scaling)} shapes), "
+                 f"at worst {scaling[0][0]:.2f} ({scaling[0][1]}).")
     return note + "\n\n" + table(["shape", "N", "threads", "ours / FMA loop", "oneDNN ncw / ours", "oneDNN nwc / ours",
                                   "PyTorch / ours"], lines)
 
