@@ -64,7 +64,7 @@ typedef struct zpeer {
     uint32_t id;                /* the automatic routing id's number; 0: no message yet */
     char user[41];              /* its CURVE key, Z85; "": it came without, or has said nothing yet */
     const struct auth_key *key; /* guard's: what the key may do */
-    uint32_t faults;            /* ingest's: refusals in a row for its own faults */
+    uint32_t faults;            /* ingest's: refusals in a row for its own faults; XPUB: refused subscriptions */
     int fd, dup;                /* the connection's number as libzmq has it; our duplicate. -1: inproc */
     bool said_hello;            /* ingest's */
     bool cut;                   /* by us: what it still sends is dropped */

@@ -13,6 +13,11 @@
 #define GRANTS_PER_PEER 1024
 #define GRANTS_ALL      65536
 #define READ_PER_TURN   64
+/* libzmq keeps every prefix that a peer sends, granted or not, as a trie of a node a byte: so messages are bounded (a
+ * prefix counts up to WIRE_TOPIC_MAX bytes; a handshake with keys and an identity takes 600), and who is refused that
+ * often is cut. */
+#define SUBSCRIPTION_MAX 1024
+#define REFUSED_MAX      1000
 /* How long libzmq's threads may take to let go of a connection that ended. */
 #define ENDING_NS 200000000u
 
@@ -143,8 +148,11 @@ static void subscription(zxpub *x, const zbuf *b, uint64_t now_ns) {
     if (!p || p->cut) return; /* libzmq itself ends what a closed connection had */
     if (!p->user[0]) zconns_learn_user(p, (zmq_msg_t *)(uintptr_t)b->opaque);
     if (text[0] == 1) {
-        if (x->may_subscribe && !x->may_subscribe(x->may_ctx, p, text + 1, b->bytes - 1)) return;
-        if (!grant(x, p, text + 1, b->bytes - 1)) return;
+        bool may = !x->may_subscribe || x->may_subscribe(x->may_ctx, p, text + 1, b->bytes - 1);
+        if (!may || !grant(x, p, text + 1, b->bytes - 1)) {
+            if (++p->faults > REFUSED_MAX) zconns_cut(&x->conns, p, CUT_faults);
+            return;
+        }
         zmq_setsockopt(x->socket, ZMQ_SUBSCRIBE, text + 1, b->bytes - 1);
         x->hwm_due = true; /* libzmq begins a connection with what was set before the bind */
         return;
@@ -171,6 +179,8 @@ int zxpub_new(zxpub **ret, const zxpub_setup *setup, zwhy *why) {
         goto fail_socket;
     }
     error = zopt_common(x->socket);
+    if (!error && zmq_setsockopt(x->socket, ZMQ_MAXMSGSIZE, &(int64_t){SUBSCRIPTION_MAX}, sizeof(int64_t)))
+        error = -errno;
     if (!error) error = zopt_int(x->socket, ZMQ_XPUB_MANUAL, 1);
     if (!error) error = zopt_int(x->socket, ZMQ_SNDHWM, setup->send_hwm);
     if (!error)

@@ -5,6 +5,8 @@
 """
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 
@@ -41,6 +43,21 @@ def listen(endpoint, topic):
     while True:
         message = wire.unpack(s.recv_multipart())
         print(message.h.seq, flush=True)
+
+
+def shake_hands(path, socket_type, identity=None):
+    """A unix socket on which the peer takes us for that type of ZeroMQ socket: ZMTP by hand, for what libzmq does not let out."""
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(path)
+    s.settimeout(10)
+    s.sendall(b"\xff" + struct.pack(">Q", 1) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31))
+    got = b""
+    while len(got) < 64:
+        got += s.recv(4096)
+    facts = {b"Socket-Type": socket_type} | ({} if identity is None else {b"Identity": identity})
+    body = b"\x05READY" + b"".join(bytes([len(k)]) + k + struct.pack(">I", len(v)) + v for k, v in facts.items())
+    s.sendall(b"\x04" + bytes([len(body)]) + body)
+    return s
 
 
 class Peer:

@@ -10,7 +10,7 @@ import zmq
 import stfile
 import wire
 from conftest import until
-from peers import Peer
+from peers import Peer, shake_hands
 
 
 def make_model(path, c_in, c_out):
@@ -158,17 +158,7 @@ def test_a_self_chosen_routing_id_is_cut_and_counted(daemon, identity):
     d = daemon()
     if identity.startswith(b"\0"):
         # libzmq's API refuses ids that begin with 0, so this one is said in raw ZMTP
-        import socket
-        import struct
-        s = socket.socket(socket.AF_UNIX)
-        s.connect(d.ingest.removeprefix("ipc://"))
-        s.settimeout(10)
-        s.sendall(b"\xff" + struct.pack(">Q", 1) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31))
-        got = b""
-        while len(got) < 64:
-            got += s.recv(4096)
-        body = (b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER\x08Identity" + struct.pack(">I", len(identity)) + identity)
-        s.sendall(b"\x04" + bytes([len(body)]) + body)
+        s = shake_hands(d.ingest.removeprefix("ipc://"), b"DEALER", identity)
         payload = [b"", wire.pack(kind=wire.HELLO), b"{}"]
         try:
             for i, part in enumerate(payload):

@@ -2,6 +2,7 @@
 costs anything."""
 import json
 import signal
+import struct
 import subprocess
 import time
 
@@ -11,7 +12,8 @@ import zmq
 
 import stfile
 import wire
-from conftest import NCT, SLOW, until
+from conftest import NCT, SANITIZE, SLOW, until
+from peers import shake_hands
 
 X = np.arange(20, dtype=np.float32).reshape(2, 10)
 LAST = 1 << 40  # the seq of a frame that closes a story
@@ -162,6 +164,32 @@ def test_who_comes_late_sees_what_comes_then(daemon):
 
 
 @pytest.mark.sanitize
+@pytest.mark.sanitize
+@pytest.mark.parametrize("what", ["one of 256 MB", "many that are too long"])
+def test_a_subscriber_that_sends_more_than_prefixes_is_cut(daemon, what):
+    """libzmq keeps every one, granted or not, in a trie of a node a byte."""
+    good = Subscriber(daemon, b"m/a/")
+    before = daemon.rss_kb()
+    s = shake_hands(daemon.publish.removeprefix("ipc://"), b"SUB")
+    size = 256 << 20 if what == "one of 256 MB" else 500
+    header = b"\x02" + struct.pack(">Q", size + 1) + b"\x01"
+    try:
+        for n in range(1 if size > 500 else 20000):
+            s.sendall(header + b"%-500d" % n)
+            for _ in range(size // 500 if size > 500 else 0):
+                s.sendall(bytes(500))
+    except OSError:
+        pass
+    cause = "protocol" if size > 500 else "faults"
+    assert until(lambda: daemon.ledger()["cuts"][cause] == 1)
+    s.close()
+    if size > 500 and not SANITIZE:
+        assert daemon.rss_kb() - before < 100 << 10
+    with daemon.client() as c:
+        assert c.ask("m/a", X, seq=1).h.status == 0
+    assert good.recv().h.seq == 1
+
+
 def test_nobody_subscribed_costs_no_copy(daemon):
     with daemon.client() as c:
         assert c.ask("m/a", X, seq=1).h.status == 0
