@@ -120,7 +120,8 @@ int nct_warm(nct_layer *const *chain, int32_t n, const nct_limits *lim, void *wo
  * current and the caller's restored. chain: y of each layer is x of the next, f32 inside the workspace; n = 1 in ABI 1. */
 int nct_launch(nct_layer *const *chain, int32_t n, const nct_job *job, nct_why *why);
 /* CPU: the job is nct_phases() phases; in each, every worker 0..n_workers-1 calls nct_phase() once, and all must have
- * returned before the next phase begins. The caller owns the threads and the barrier; n_workers = 1 is a plain loop. */
+ * returned before the next phase begins. The caller owns the threads and the barrier; n_workers = 1 is a plain loop.
+ * nct_phases() readies the workspace for these phases; a job whose phases have all returned may run them again. */
 int nct_phases(nct_layer *const *chain, int32_t n, const nct_job *job, int32_t n_workers, nct_why *why); /* >= 0, or error */
 int nct_phase(nct_layer *const *chain, int32_t n, const nct_job *job, int32_t phase, int32_t worker, int32_t n_workers);
 /* The oracle: float64 plain loops on the host, from the unpacked weights (host tensors, first brought to f32), same job

@@ -4,21 +4,29 @@
  * lie in L2, in one phase. IN_BLOCKS, for groups beyond L2, for more workers than groups, and where no statistics
  * are waited for: blocks of CPU_LEAF steps are convolved and counted in the first phase, groups are merged in the
  * second, blocks are normalised in the third (from y, or convolved again where y cannot hold f32 or the products
- * are few). IN_FRAMES: the same, but one worker does all blocks of a frame, and in one phase. All are dealt out by
- * cost in contiguous ranges: a worker keeps to its frames.
+ * are few). IN_FRAMES: the same, but one worker does all blocks of a frame, and in one phase. Few frames and blocks are
+ * dealt out by cost in contiguous ranges: a worker keeps to its frames. Many frames are taken as they get done.
  *
  * Worker threads, all at once, each with its own part of the workspace; nothing is allocated or kept. */
 #include "schedule.h"
 #include <errno.h>
+#include <stdatomic.h>
 
 enum {
     FEW_PRODUCTS = 16, /* of an output: cheaper to compute again than to fetch */
     FEW_BYTES = 384 << 10,
     STREAM_BYTES = 16 << 20,
+    DEAL_FRAMES = 4,       /* for each worker, that they are dealt out one by one at the end */
     FRAMES_EACH = 16,      /* of unequal length for each worker: none is more than 1/16 behind */
     SHARE_WORTH = 4 << 20, /* products: the work of 40 us, worth two more meetings of the workers */
     STAGE_WORTH = 48,      /* channels of a unit that make up for staging its x once more */
 };
+
+/* At the head of the workspace. Many frames that each stay with one worker are dealt out while they are worked on, so that
+ * a core that other work shares gets fewer: frames dealt so far, workers that found none left. */
+typedef struct {
+    atomic_int next, over;
+} cpu_deal;
 
 typedef struct {
     size_t norm, leaf, worker, raw, x_tile, part, worker_bytes, total;
@@ -39,8 +47,8 @@ static layout layout_of(const nct_layer *l, int64_t n_frames, int64_t max_t, int
     const cpu_layer *c = l->impl;
     layout at;
     size_t blocks = (size_t)(sum_t / CPU_LEAF + n_frames);
-    at.norm = 0;
-    at.leaf = (size_t)round_up(n_frames * l->p.num_groups * (int64_t)sizeof(cpu_norm), CPU_ALIGN);
+    at.norm = (size_t)round_up(sizeof(cpu_deal), CPU_ALIGN);
+    at.leaf = at.norm + (size_t)round_up(n_frames * l->p.num_groups * (int64_t)sizeof(cpu_norm), CPU_ALIGN);
     at.worker =
         at.leaf + (size_t)round_up((int64_t)blocks * l->p.out_channels * (int64_t)sizeof(cpu_leaf), CPU_ALIGN);
     at.raw = 0;
@@ -134,6 +142,7 @@ static cpu_run run_of(const nct_layer *l, const nct_job *job, int32_t n_workers,
     r.leaf = (cpu_leaf *)(void *)(base + at->leaf);
     r.whole = r.stats && whole_pays(job, n_workers);
     splits_choose(&r);
+    r.dealt = n_workers > 1 && !r.any_blocks && job->n_frames >= DEAL_FRAMES * n_workers;
     return r;
 }
 
@@ -150,6 +159,9 @@ int cpu_phases(const nct_layer *l, const nct_job *job, int32_t n_workers, nct_wh
             "the workspace has %zu bytes, %d frames of up to %lld steps on %d workers need %zu: ask nct_workspace()",
             job->workspace ? job->workspace_bytes : 0, job->n_frames, (long long)max_t, n_workers, at.total);
     cpu_run r = run_of(l, job, n_workers, &at, max_t);
+    cpu_deal *deal = job->workspace;
+    atomic_store(&deal->next, 0);
+    atomic_store(&deal->over, 0);
     return phases_of(&r);
 }
 
@@ -268,6 +280,37 @@ static void share_do(const cpu_run *r, phase_kind phase, int32_t worker) {
     batch_flush(r, &batch);
 }
 
+/* All of frames n0 .. n1-1. */
+static void frames_do(const cpu_run *r, int32_t n0, int32_t n1) {
+    cpu_leaf *leaf = r->leaf;
+    short_batch batch = {.n = 0};
+    for (int32_t n = 0; n < n1; n++) {
+        cpu_frame f = frame_of(r, n, leaf);
+        int32_t units = work_of(r, f.f, CONV).units;
+        if (n >= n0 && units) frame_do(r, &f, CONV, 0, units, &batch);
+        leaf += (int64_t)f.blocks * r->l->p.out_channels;
+    }
+    batch_flush(r, &batch);
+}
+
+/* Half of an even share of what is left, and again, down to a frame or a batch of short ones. Whoever comes last for
+ * nothing leaves the counts as they were found. */
+static void deal_do(const cpu_run *r) {
+    cpu_deal *deal = r->job->workspace;
+    int32_t n_frames = r->job->n_frames, least = r->c->weight_short ? CPU_SHORT_FRAMES : 1;
+    for (int n = atomic_load(&deal->next); n < n_frames;) {
+        int32_t take = (n_frames - n) / (2 * r->n_workers) / least * least;
+        if (take < least) take = least;
+        if (take > n_frames - n) take = n_frames - n;
+        if (!atomic_compare_exchange_weak(&deal->next, &n, n + take)) continue;
+        frames_do(r, n, n + take);
+        n = atomic_load(&deal->next);
+    }
+    if (atomic_fetch_add(&deal->over, 1) < r->n_workers - 1) return;
+    atomic_store(&deal->over, 0);
+    atomic_store(&deal->next, 0);
+}
+
 /* In the last phase, when every norm is known; norm GIVEN is merged here only for what it saw. */
 static void flags_write(const cpu_run *r, int32_t worker) {
     cpu_leaf *leaf = r->leaf;
@@ -291,7 +334,9 @@ int cpu_phase(const nct_layer *l, const nct_job *job, int32_t phase, int32_t wor
     r.x_tile = (float *)(void *)(mine + at.x_tile);
     r.part = (float *)(void *)(mine + at.part);
     int last = phase == phases_of(&r) - 1;
-    if (phase == 0)
+    if (phase == 0 && r.dealt)
+        deal_do(&r);
+    else if (phase == 0)
         share_do(&r, CONV, worker);
     else if (phase == 1 && r.any_blocks && r.stats)
         share_do(&r, MERGE, worker);

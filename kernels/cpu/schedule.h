@@ -23,6 +23,7 @@ typedef struct {
     int in_place;     /* blocks: y holds the raw outputs between the phases; else they are computed twice */
     int32_t splits;   /* blocks: parts that the channels are cut into */
     int any_blocks;
+    int dealt; /* frames are dealt out while they are worked on */
     int whole; /* frames of blocks are dealt out whole */
     int64_t raw_floats;
     cpu_leaf *leaf;             /* of all frames: [frame][channel][block] */

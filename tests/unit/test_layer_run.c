@@ -88,6 +88,7 @@ static void phase_run(void *ctx, int32_t worker, int32_t n_workers) {
     if (nct_phase(&j->l, 1, j->job, j->phase, worker, n_workers)) abort();
 }
 
+/* Twice, without nct_phases() between: a run leaves the workspace ready for the next. */
 static void job_on_pool(nct_layer *l, nct_job *job, int32_t n_workers) {
     nct_why why;
     int64_t max_t = 0, sum_t = 0;
@@ -103,24 +104,29 @@ static void job_on_pool(nct_layer *l, nct_job *job, int32_t n_workers) {
     pool_job j = {.l = l, .job = job};
     int phases = nct_phases(&l, 1, job, n_workers, &why);
     if (phases < 1) fail_msg("%d: %s", phases, why.text);
-    for (j.phase = 0; j.phase < phases; j.phase++) pool_run(p, phase_run, &j);
+    for (int run = 0; run < 2; run++) {
+        memset(job->y, 0xA5, (size_t)job->y_count * sizeof(float));
+        for (j.phase = 0; j.phase < phases; j.phase++) pool_run(p, phase_run, &j);
+    }
     pool_free(p);
     free(job->workspace);
 }
 
-/* Long and short frames at once, so that a job has more than one phase; under -fsanitize=thread a race shows. */
-static void workers_share_a_job(void **state) {
-    (void)state;
-    enum { FRAMES = 5, CO = 6, LONG = 5000, SUM = 3 * LONG + 2 * 40 };
+/* Frames of `even` and `odd` steps in turn, on every variant; under -fsanitize=thread a race shows. */
+static void workers_share(int32_t n_frames, int32_t even, int32_t odd) {
+    enum { FRAMES = 40, CO = 6 };
     fixture f;
     fixture_init(&f);
     for (int i = 0; i < 72; i++) f.weight[i] = (float)((i * 37) % 19 - 9) / 9;
-    float *x = malloc(4 * SUM * sizeof *x), *y = malloc(CO * SUM * sizeof *y), *want = malloc(CO * SUM * sizeof *y);
-    for (int i = 0; i < 4 * SUM; i++) x[i] = (float)((i * 131) % 97 - 48) / 48;
+    int64_t sum = (n_frames + 1) / 2 * even + n_frames / 2 * odd;
+    size_t x_bytes = 4 * (size_t)sum * sizeof(float), y_bytes = CO * (size_t)sum * sizeof(float);
+    float *x = malloc(x_bytes), *y = malloc(y_bytes), *want = malloc(y_bytes);
+    for (int i = 0; i < 4 * sum; i++) x[i] = (float)((i * 131) % 97 - 48) / 48;
     nct_frame frames[FRAMES];
+    nct_stat stats[FRAMES * 2];
     int64_t at = 0;
-    for (int n = 0; n < FRAMES; n++) {
-        int32_t t = n % 2 ? 40 : LONG;
+    for (int n = 0; n < n_frames; n++) {
+        int32_t t = n % 2 ? odd : even;
         frames[n] = (nct_frame){.x_off = at * 4,
             .y_off = at * CO,
             .x_pitch = t,
@@ -134,16 +140,16 @@ static void workers_share_a_job(void **state) {
         at += t;
     }
     uint32_t flags[FRAMES];
-    nct_job job = {.n_frames = FRAMES,
+    nct_job job = {.n_frames = n_frames,
         .x_dtype = NCT_F32,
         .y_dtype = NCT_F32,
         .frames = frames,
         .x = x,
-        .x_count = 4 * SUM,
+        .x_count = 4 * sum,
         .y = want,
-        .y_count = CO * SUM,
-        .stats = f.stats,
-        .n_stats = 8,
+        .y_count = CO * sum,
+        .stats = stats,
+        .n_stats = FRAMES,
         .frame_flags = flags};
     nct_layer *l = NULL;
     for (int32_t i = 0; nct_variant(-1, i); i++) {
@@ -152,12 +158,11 @@ static void workers_share_a_job(void **state) {
         job.y = want;
         job_on_pool(l, &job, 1);
         for (int32_t workers = 2; workers <= 8; workers += 3) {
-            memset(y, 0xA5, CO * SUM * sizeof *y);
             memset(flags, 0xA5, sizeof flags);
             job.y = y;
             job_on_pool(l, &job, workers);
-            assert_memory_equal(y, want, CO * SUM * sizeof *y);
-            for (int n = 0; n < FRAMES; n++) assert_int_equal(flags[n], 0);
+            assert_memory_equal(y, want, y_bytes);
+            for (int n = 0; n < n_frames; n++) assert_int_equal(flags[n], 0);
         }
         nct_layer_free(l);
     }
@@ -166,12 +171,25 @@ static void workers_share_a_job(void **state) {
     free(want);
 }
 
+/* Long and short frames at once, so that a job has more than one phase. */
+static void workers_share_a_job(void **state) {
+    (void)state;
+    workers_share(5, 5000, 40);
+}
+
+/* So many that workers take them as they get done. */
+static void workers_take_frames(void **state) {
+    (void)state;
+    workers_share(40, 30, 400);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chains_limits_and_calls_are_checked),
         cmocka_unit_test(a_workspace_too_small_is_refused),
         cmocka_unit_test(the_forced_name_is_copied),
         cmocka_unit_test(workers_share_a_job),
+        cmocka_unit_test(workers_take_frames),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
