@@ -29,6 +29,7 @@
     XX(topic, "a topic that is no model/stream/, or one where none belongs")                                         \
     XX(json, "JSON that cannot be read")                                                                             \
     XX(identity, "a self-chosen routing id")                                                                         \
+    XX(version, "from a ZeroMQ before 4.0 (ZMTP 1 or 2)")                                                            \
     XX(gone, "from a connection that had ended")
 
 /* Connections the daemon ended, by reason. XX(name, help) */

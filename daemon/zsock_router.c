@@ -17,7 +17,9 @@ struct zrouter {
     zconns conns;
     map by_id;
     zpeer_sink gone;
-    uint32_t first_id; /* our own probe's: connections get the numbers after it, in the order they attach */
+    uint32_t first_id;      /* our own probe's: connections get the numbers after it, in the order they attach */
+    bool inproc;            /* bound there: messages without a descriptor are expected */
+    malformed_cause nobody; /* why the last message had no peer */
 };
 
 static const void *id_key(uint32_t id) {
@@ -113,6 +115,7 @@ fail_map:
 }
 
 int zrouter_bind(zrouter *r, const char *endpoint, char ret_bound[256], zwhy *why) {
+    if (!strncmp(endpoint, "inproc://", 9)) r->inproc = true;
     return zbind(r->ctx, r->socket, endpoint, ret_bound, why);
 }
 
@@ -185,6 +188,10 @@ static zpeer *meet(zrouter *r, zbuf *part, uint32_t number, uint64_t now_ns, boo
     zmq_msg_t *m = (zmq_msg_t *)part->opaque;
     const char *chosen = zmq_msg_gets(m, "Identity");
     int fd = zmq_msg_get(m, ZMQ_SRCFD); /* -1: inproc */
+    /* ZMTP before 3 has no metadata either: such a connection could never be told from others, nor cut. It says no HELLO
+     * that counts, and ends after hello_ms. */
+    r->nobody = fd < 0 && !r->inproc ? MALFORMED_version : MALFORMED_gone;
+    if (r->nobody == MALFORMED_version) return NULL;
     zpeer *p = fd >= 0 ? peer_on(r, fd, now_ns) : zconns_add(&r->conns, -1, now_ns);
     if (!p) return NULL;
     if (fd < 0) r->conns.n_accepted++;
@@ -256,7 +263,7 @@ int zrouter_recv(zrouter *r, zmsg *ret, uint64_t now_ns) {
         ret->n_parts++;
     }
     if (!ret->peer || ret->peer->cut) {
-        if (!ret->peer) r->conns.counts->malformed[MALFORMED_gone]++;
+        if (!ret->peer) r->conns.counts->malformed[r->nobody]++;
         zmsg_done(ret);
         return -EAGAIN;
     }

@@ -1,5 +1,6 @@
 """One that stops reading holds nobody else: stopped and killed clients, stopped subscribers, forged ids."""
 import os
+import socket
 import threading
 import time
 
@@ -175,6 +176,26 @@ def test_a_self_chosen_routing_id_is_cut_and_counted(daemon, identity):
     assert until(lambda: "identity" in d.text() or "routing id" in d.text())
     for _ in range(4):
         assert others_are_served(d, 0.1) > 0
+    s.close()
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("identity", [b"", b"me"], ids=["automatic id", "its own id"])
+def test_a_client_of_zmtp_1_is_refused_and_cut(daemon, identity):
+    """libzmq tells nothing of its connection, so that nobody could cut it: each message of one counted as a new connection."""
+    d = daemon(ingest={"hello_ms": 500})
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(d.ingest.removeprefix("ipc://"))
+    s.settimeout(20)
+    hello = wire.pack(kind=wire.HELLO, request_id=1)
+    s.sendall(bytes([len(identity) + 1, 0]) + identity)
+    s.sendall((b"\x01\x01" + bytes([len(hello) + 1, 1]) + hello + b"\x03\0{}") * 50)
+    assert until(lambda: d.ledger()["malformed"]["version"] == 50)
+    with d.client() as c:
+        assert c.welcome["sessions"] == 1 and c.welcome["ledger"]["cuts"]["identity"] == 0
+    while s.recv(4096):  # libzmq's greeting, then the end
+        pass
+    assert until(lambda: d.ledger()["cuts"]["hello"] >= 1)
     s.close()
 
 
