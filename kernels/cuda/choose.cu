@@ -166,13 +166,13 @@ static const row *mma_row(const cuda_layer *l, const cuda_job *j, const nct_job 
     }
     return last;
 }
-/* Rows of conv_wgmma_ss_sm90.cu: the least of waves of CTAs x (what the tensor cores take + what lies around it), in
- * cycles; a second pass over y where its statistics cannot meet. Steps a warpgroup multiplies at once: 64 and 128 ask more
- * of shared memory than the tensor cores' rate leaves (weights are read again and again). */
+/* Rows of conv_wgmma_ss_sm90.cu: the least of waves of CTAs x (products + what lies around them), in cycles; a second pass
+ * over y where its statistics cannot meet. Cycles of a (chunk, tap) by the steps of a warpgroup, as measured on the H200: 256
+ * run at the tensor cores' rate, 64 cost far more than a quarter of it (a chain of products on one accumulator); of equals
+ * the earlier one wins. */
 static const row *units_row(const cuda_layer *l, const cuda_job *j, const nct_job *job) {
-    static const char *names[] = {"units-128x256", "units-64x256", "units-128x128", "units-64x128", "units-64x64"};
-    enum { AROUND = 6000, PASS_BYTES_A_CYCLE = 2400 };
-    const int64_t rate = l->precision == NCT_PREC_BF16 ? 2048 : 1024;
+    static const char *names[] = {"units-128x256", "units-64x256", "units-128x128", "units-64x64", "units-64x128"};
+    enum { AROUND = 20000, SECOND = 10000, PASS_BYTES_A_CYCLE = 2400 };
     const row *best = NULL;
     int64_t least = INT64_MAX, steps = 0;
     for (int32_t n = 0; n < job->n_frames; n++) steps += job->frames[n].t_out;
@@ -186,9 +186,9 @@ static const row *units_row(const cuda_layer *l, const cuda_job *j, const nct_jo
         else if (!row_fits(r, l, j, job))
             continue;
         int64_t waves = (ctas_of(j, job, r) + l->sms - 1) / l->sms;
-        const int32_t n = ((const units_tile *)r->tile)->n, percent = n == 256 ? 100 : n == 128 ? 110 : 160;
-        int64_t tile = (int64_t)r->tile_c * r->tile_t * l->g.cig * l->g.k / rate * percent / 100;
-        int64_t cost = waves * (tile + AROUND) + (meets ? 0 : AROUND + steps * l->g.co * 12 / PASS_BYTES_A_CYCLE);
+        const int32_t n = ((const units_tile *)r->tile)->n, cycles = n == 256 ? 1044 : n == 128 ? 540 : 350;
+        int64_t cost = waves * ((int64_t)l->m.chunks * l->g.k * cycles + AROUND) +
+                       (meets ? 0 : SECOND + steps * l->g.co * 12 / PASS_BYTES_A_CYCLE);
         if (cost < least) least = cost, best = r;
     }
     return best;
@@ -213,6 +213,16 @@ static const row *short_row(const cuda_layer *l, const cuda_job *j, const nct_jo
     }
     return best;
 }
+/* conv_resident_sm90.cu pays where its CTAs have several tiles each: weights come once, and epilogues run under products.
+ * H200, us tf32 / bf16, beside the best of units_row: default 26.7 / 19.9 (28.9 / 22.3), default-n64 91 / 68 (115 / 89),
+ * default-long 413 / 311 (502 / 382); with one tile a CTA default-n1 11.1 / 9.7 (10.7 / 9.2), matcha bf16 22.6 (19.8), and one
+ * tap leaves its two buffers of x empty: convtasnet 43 / 26 (35 / 24). Fewer steps a tile lose: default 33 with 128, 48 with 64. */
+static const row *resident_row(const cuda_layer *l, const cuda_job *j, const nct_job *job) {
+    const row *r = row_named("resident-64x256-fused");
+    cuda_job probe = *j;
+    job_tiles(&probe, job, r);
+    return l->g.cog > 32 && l->g.k >= 3 && resident_phases(r, l, &probe) >= 2 ? r : NULL;
+}
 /* Measured on the H200 with every row (bench_gpu.py --rows): wide tiles win while they give about half of the SMs a CTA
  * (matcha: 64 CTAs of 128x256 beat 128 of 128x128), narrow ones after that; the fused row wins unless so few CTAs meet
  * that the cooperative launch costs more than the pass it saves (default-n1, cosyvoice). */
@@ -224,9 +234,11 @@ static const row *wgmma_row(const cuda_layer *l, const cuda_job *j, const nct_jo
     int packed = j->max_t_out <= MMA_LEAF;
     const row *brief = packed ? short_row(l, j, job) : NULL;
     if (brief) return brief;
-    /* x turned beforehand pays where products are many, or tiles of 128x256 few: default 34 us either way, matcha 33
-     * against 55, cosyvoice 32 against 63, default-n1 15 against 25; default-long 554 against 521. */
-    const int turned = (int64_t)l->g.cig * l->g.k >= 400 || ctas_of(j, job, row_named("wgmma-128x256")) * 2 < l->sms;
+    const row *resident = packed ? NULL : resident_row(l, j, job);
+    if (resident) return resident;
+    /* x turned beforehand pays but for few products over many tiles: default 29 / 22 us against 35 / 29 (tf32 / bf16),
+     * default-n64 115 / 89 against 142 / 123, default-long 502 / 382 against 523 / 430, convtasnet 35 / 24 against 64 / 49. */
+    const int turned = (int64_t)l->g.cig * l->g.k >= 256 || ctas_of(j, job, row_named("wgmma-128x256")) * 2 < l->sms;
     const row *units = packed || l->g.cog <= 32 || !turned ? NULL : units_row(l, j, job);
     if (units) return units;
     for (const auto &t : tiles) {

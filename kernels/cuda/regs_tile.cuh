@@ -26,40 +26,38 @@ template <int V> __device__ __forceinline__ void regs_bias(float (&acc)[V], floa
     for (int i = 0; i < V; i++) acc[i] = __fadd_rn(acc[i], i & 2 ? bias.y : bias.x);
 }
 
-/* The tile's leaves to memory. A whole tile: all of a lane's at once; else a column at a time. */
+/* The next 64 steps become the first; AGAIN: and these the last. Accumulators have no index at run time, and code that runs
+ * once is paid for by the instruction: a loop of this and 64 steps is faster than all steps unrolled. */
+template <bool AGAIN, int V> __device__ __forceinline__ void regs_next(float (&acc)[V]) {
+    float first[32];
+    if constexpr (V > 32) {
+#pragma unroll
+        for (int i = 0; i < 32; i++) first[i] = acc[i];
+#pragma unroll
+        for (int i = 0; i < V - 32; i++) acc[i] = acc[i + 32];
+        if constexpr (AGAIN)
+#pragma unroll
+            for (int i = 0; i < 32; i++) acc[V - 32 + i] = first[i];
+    }
+}
+/* The tile's leaves to memory. */
 template <int N>
 __device__ __forceinline__ void regs_leaves(
-    const cuda_job &j, const nct_frame &f, const regs_tile &t, const float (&acc)[N / 2]) {
-    constexpr int COLUMNS = N / 64, L = 2 * COLUMNS;
-    const int32_t q = threadIdx.x & 3, columns = leaf_columns(j, f.t_out);
-    float4 *to = j.leaves + leaf_start(j, t.n) * j.g.co + (int64_t)t.channel0 * columns + t.t0 / MMA_LEAF;
-    if (t.left >= N) {
-        float4 leaf[L]; /* [h][column] */
-        quad_leaves<L, 8, true>(
-            [&](int l, int c, int e) { return acc[4 * (8 * (l % COLUMNS) + c) + 2 * (l / COLUMNS) + e]; },
-            [](int) { return 64; }, leaf);
-#pragma unroll
-        for (int l0 = 0; l0 < L; l0 += 4) { /* a lane a leaf */
-            float4 mine = leaf[l0];
-            int32_t at = q;
-#pragma unroll
-            for (int i = 1; i < 4 && l0 + i < L; i++)
-                if (q == i) mine = leaf[l0 + i];
-            at += l0;
-            const int32_t row = regs_row(0) + 8 * (at / COLUMNS);
-            if (at < L && row < t.channels) to[row * columns + at % COLUMNS] = mine;
-        }
-        return;
-    }
-#pragma unroll
-    for (int column = 0; column < COLUMNS; column++) {
-        if (column * 64 >= t.left) break;
+    const cuda_job &j, const nct_frame &f, const regs_tile &t, float (&acc)[N / 2]) {
+    const int32_t q = threadIdx.x & 3, columns = leaf_columns(j, f.t_out), row = regs_row(0) + 8 * q;
+    float4 *to = j.leaves + leaf_start(j, t.n) * j.g.co + (int64_t)(t.channel0 + row) * columns + t.t0 / MMA_LEAF;
+#pragma unroll 1
+    for (int32_t left = t.left, column = 0; column < N / 64; column++, left -= 64) {
         float4 leaf[2];
-        const int32_t valid = min(64, t.left - column * 64);
-        quad_leaves<2, 8, false>([&](int h, int c, int e) { return acc[4 * (8 * column + c) + 2 * h + e]; },
-            [&](int) { return valid; }, leaf);
-        const int32_t row = regs_row(0) + 8 * q;
-        if (q < 2 && row < t.channels) to[row * columns + column] = q ? leaf[1] : leaf[0];
+        auto value = [&](int h, int c, int e) { return acc[4 * c + 2 * h + e]; };
+        if (left >= 64)
+            quad_leaves<2, 8, true>(
+                value, [](int) { return 64; }, leaf);
+        else if (left > 0)
+            quad_leaves<2, 8, false>(
+                value, [&](int) { return left; }, leaf);
+        if (q < 2 && row < t.channels && left > 0) to[column] = q ? leaf[1] : leaf[0];
+        regs_next<true>(acc);
     }
 }
 
@@ -68,13 +66,16 @@ __device__ __forceinline__ void regs_leaves(
 __device__ __forceinline__ void store_pair(void *to, uint32_t a, uint32_t b) {
     asm volatile("st.global.cg.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(a), "r"(b) : "memory");
 }
+__device__ __forceinline__ void store_four(void *to, float a, float b, float c, float d) {
+    asm volatile("st.global.cg.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
 __device__ __forceinline__ void store_word(void *to, uint32_t a) {
     asm volatile("st.global.cg.b32 [%0], %1;" ::"l"(to), "r"(a) : "memory");
 }
 struct regs_out {
     char *row[2];       /* the lane's step 0 of its two channels; NULL: not there */
     int32_t size, type; /* of an element */
-    int32_t wide;       /* bytes that rows are aligned to: 8, 4 or less */
+    int32_t wide;       /* bytes that rows are aligned to: 16, 8, 4 or less */
     bool raw;           /* unnormalised f32 */
 };
 __device__ __forceinline__ regs_out regs_to(const cuda_job &j, const nct_frame &f, const regs_tile &t) {
@@ -87,48 +88,58 @@ __device__ __forceinline__ regs_out regs_to(const cuda_job &j, const nct_frame &
     char *y = scratch ? (char *)(j.scratch + leaf_start(j, t.n) * j.leaf_t * j.g.co) : (char *)j.y + f.y_off * o.size;
     y += (t.channel0 * pitch + t.t0) * o.size;
     const uint32_t odd = (uint32_t)(uintptr_t)y | (uint32_t)pitch * o.size;
-    o.wide = odd & 7 ? odd & 3 ? 2 : 4 : 8;
+    o.wide = odd & 7 ? odd & 3 ? 2 : 4 : odd & 15 ? 8 : 16;
 #pragma unroll
     for (int h = 0; h < 2; h++)
         o.row[h] = regs_row(h) < t.channels ? y + (regs_row(h) * pitch + 2 * (threadIdx.x & 3)) * o.size : NULL;
     return o;
 }
-/* Steps 32 i + 8 k + 2 q + e of channel h, as z[2 k + e], to where they go; whole: all 32 are there. */
-__device__ __forceinline__ void regs_put(
-    const regs_out &o, int h, int i, bool whole, int32_t left, const float (&z)[8]) {
-    char *to = o.row[h] + 32 * i * o.size;
+/* Steps 8 k + 2 q + e of the next 64 of a channel, as z[2 k + e], to `to`; left: how many of them are there. */
+__device__ __forceinline__ void regs_put(const regs_out &o, char *to, int32_t left, const float (&z)[16]) {
     const int32_t q = threadIdx.x & 3;
     if (o.type == NCT_F32) {
-        if (!o.row[h]) return;
+        if (left >= 64 && o.wide == 16) { /* lanes 0 and 2: 4 steps each of block k, lanes 1 and 3 of block k + 1 */
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const uint32_t a = __float_as_uint(z[2 * k]), b = __float_as_uint(z[2 * k + 1]);
-            const int32_t t = 32 * i + 8 * k + 2 * q;
-            if (whole && o.wide == 8) {
-                store_pair(to + 32 * k, a, b);
-                continue;
+            for (int k = 0; k < 8; k += 2) {
+                const bool second = q & 1;
+                const float a = __shfl_xor_sync(~0u, second ? z[2 * k] : z[2 * k + 2], 1),
+                            b = __shfl_xor_sync(~0u, second ? z[2 * k + 1] : z[2 * k + 3], 1);
+                if (to)
+                    store_four(to + 32 * k + (second ? 24 : 0), second ? a : z[2 * k], second ? b : z[2 * k + 1],
+                        second ? z[2 * k + 2] : a, second ? z[2 * k + 3] : b);
             }
-            if (t < left) store_word(to + 32 * k, a);
-            if (t + 1 < left) store_word(to + 32 * k + 4, b);
+            return;
+        }
+        if (!to) return;
+        if (left >= 64 && o.wide == 8) {
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                store_pair(to + 32 * k, __float_as_uint(z[2 * k]), __float_as_uint(z[2 * k + 1]));
+            return;
+        }
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            if (8 * k + 2 * q < left) store_word(to + 32 * k, __float_as_uint(z[2 * k]));
+            if (8 * k + 2 * q + 1 < left) store_word(to + 32 * k + 4, __float_as_uint(z[2 * k + 1]));
         }
         return;
     }
-    uint32_t w[4];
+    uint32_t w[8];
 #pragma unroll
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < 8; k++)
         w[k] = o.type == NCT_BF16 ? pack_bf16(z[2 * k], z[2 * k + 1]) : pack_f16(z[2 * k], z[2 * k + 1]);
-    if (whole && o.wide == 8) { /* lanes 0 and 2: 4 steps each of block k, lanes 1 and 3 of block k + 1 */
+    if (left >= 64 && o.wide >= 8) { /* likewise */
 #pragma unroll
-        for (int k = 0; k < 4; k += 2) {
+        for (int k = 0; k < 8; k += 2) {
             const uint32_t other = __shfl_xor_sync(~0u, q & 1 ? w[k] : w[k + 1], 1);
-            if (o.row[h]) store_pair(to + 16 * k + (q & 1 ? 12 : 0), q & 1 ? other : w[k], q & 1 ? w[k + 1] : other);
+            if (to) store_pair(to + 16 * k + (q & 1 ? 12 : 0), q & 1 ? other : w[k], q & 1 ? w[k + 1] : other);
         }
         return;
     }
-    if (!o.row[h]) return;
+    if (!to) return;
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-        const int32_t t = 32 * i + 8 * k + 2 * q;
+    for (int k = 0; k < 8; k++) {
+        const int32_t t = 8 * k + 2 * q;
         unsigned short *y = (unsigned short *)(to + 16 * k);
         if (o.wide >= 4 && t + 1 < left)
             store_word(y, w[k]);
@@ -141,27 +152,27 @@ __device__ __forceinline__ void regs_put(
 /* The tile to y, normalised with the lane's two coefficients and activated; or (DO_RAW) as it is. */
 template <int N>
 __device__ __forceinline__ void regs_store(
-    const cuda_job &j, const nct_frame &f, const regs_tile &t, const float (&acc)[N / 2], const float4 (&coef)[2]) {
-    const regs_out o = regs_to(j, f, t);
+    const cuda_job &j, const nct_frame &f, const regs_tile &t, float (&acc)[N / 2], const float4 (&coef)[2]) {
+    regs_out o = regs_to(j, f, t);
     const int32_t q = threadIdx.x & 3;
-#pragma unroll
-    for (int i = 0; i < N / 32; i++) {
-        if (32 * i >= t.left) break;
-        const bool whole = 32 * (i + 1) <= t.left;
+#pragma unroll 1
+    for (int32_t left = t.left, i = 0; i < N / 64 && left > 0; i++, left -= 64) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            float z[8];
+            float z[16];
 #pragma unroll
-            for (int k = 0; k < 8; k++) z[k] = acc[4 * (4 * i + (k >> 1)) + 2 * h + (k & 1)];
+            for (int k = 0; k < 16; k++) z[k] = acc[4 * (k >> 1) + 2 * h + (k & 1)];
             if (!o.raw) {
                 if (j.norm == NCT_NORM_GIVEN) /* what is not there raises no flag */
 #pragma unroll
-                    for (int k = 0; k < 8; k++)
-                        if (!o.row[h] || 32 * i + 8 * (k >> 1) + 2 * q + (k & 1) >= t.left) z[k] = 0;
+                    for (int k = 0; k < 16; k++)
+                        if (!o.row[h] || 8 * (k >> 1) + 2 * q + (k & 1) >= left) z[k] = 0;
                 row_values(j, t.n, z, coef[h]);
             }
-            regs_put(o, h, i, whole, t.left, z);
+            regs_put(o, o.row[h], left, z);
+            if (o.row[h]) o.row[h] += 64 * o.size;
         }
+        regs_next<false>(acc);
     }
 }
 #endif

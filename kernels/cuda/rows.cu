@@ -21,7 +21,7 @@ static const short_tile short_64x128 = {2, 1, 64, 0}, short_64x128_flat = {2, 1,
     {"short-" name "-fused", PLAN_WGMMA, PASS_FUSED, 90, c, t, short_fits, short_launch, &tile}, {                   \
         "short-" name, PLAN_WGMMA, PASS_STORE, 90, c, t, short_fits, short_launch, &tile                             \
     }
-static const units_tile units_128x256 = {2, 1, 256, 2}, units_128x128 = {2, 1, 128, 4}, units_64x256 = {1, 2, 128, 2},
+static const units_tile units_128x256 = {2, 1, 256, 2}, units_128x128 = {2, 1, 128, 4}, units_64x256 = {1, 2, 128, 1},
                         units_64x128 = {1, 2, 64, 1}, units_64x64 = {1, 1, 64, 1};
 #define UNITS(c, t)                                                                                                  \
     {"units-" #c "x" #t "-fused", PLAN_WGMMA, PASS_FUSED, 90, c, t, units_fits, units_launch, &units_##c##x##t},     \

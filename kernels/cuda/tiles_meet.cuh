@@ -42,17 +42,32 @@ __device__ __forceinline__ norm_value value_own(
     if (f.stat_out >= 0) j.stats[(int64_t)f.stat_out * j.g.norm_groups + group] = s;
     return v;
 }
-/* Sums of G groups of at most 32 * SLOTS leaves each by one warp, interleaved; the tree of moments_merge. */
+/* Sums of G groups of at most 32 * SLOTS leaves each by one warp, interleaved, about their first leaves' centres; the tree of
+ * moments_merge. All leaves are under way before the first is needed. */
 template <int G, int SLOTS>
 __device__ __forceinline__ void merge_groups(
-    const float4 *const (&leaves)[G], int32_t count, const double (&shift)[G], moments (&sum)[G]) {
-    moments w[G][SLOTS] = {};
+    const float4 *const (&leaves)[G], int32_t count, double (&shift)[G], moments (&sum)[G]) {
     const int32_t lane = threadIdx.x & 31;
+    float4 leaf[G][SLOTS];
+    moments w[G][SLOTS] = {};
+#pragma unroll
+    for (int i = 0; i < SLOTS; i++)
+#pragma unroll
+        for (int g = 0; g < G; g++) {
+            leaf[g][i] = make_float4(0, 0, 0, 0);
+            if (lane + 32 * i < count) leaf[g][i] = __ldcg(leaves[g] + lane + 32 * i);
+        }
+#pragma unroll
+    for (int g = 0; g < G; g++) {
+        const float4 v = leaf[g][0];
+        shift[g] =
+            leaf_center(make_float4(__shfl_sync(~0u, v.x, 0), __shfl_sync(~0u, v.y, 0), 0, __shfl_sync(~0u, v.w, 0)));
+    }
 #pragma unroll
     for (int i = 0; i < SLOTS; i++)
 #pragma unroll
         for (int g = 0; g < G; g++)
-            if (lane + 32 * i < count) moments_add(w[g][i], __ldcg(leaves[g] + lane + 32 * i), shift[g]);
+            if (lane + 32 * i < count) moments_add(w[g][i], leaf[g][i], shift[g]);
 #pragma unroll
     for (int half = SLOTS / 2; half; half >>= 1)
 #pragma unroll
@@ -122,15 +137,18 @@ __device__ __forceinline__ void meet_values(const cuda_job &j, const nct_frame &
         }
         meet_set(set.counters + 1, set.tiles, id);
     }
-    for (int32_t at = warp * 2; at < groups; at += 8) { /* two a warp; lanes 0 and 1 finish them */
-        const int32_t last = min(at + 1, groups - 1);
+    /* Two a warp, lanes 0 and 1 finish them; one where two would not fit in the registers beside a tile. */
+    const int32_t each = many || count <= 128 ? 2 : 1;
+    for (int32_t at = warp * each; at < groups; at += 4 * each) {
+        const int32_t last = min(at + each - 1, groups - 1);
         const float4 *const of[2] = {
             leaves + (int64_t)(first + at) * count, leaves + (int64_t)(first + last) * count};
-        const double shift[2] = {leaf_center(__ldcg(of[0])), leaf_center(__ldcg(of[1]))};
+        double shift[2];
         moments sum[2];
         if (many) {
 #pragma unroll
             for (int g = 0; g < 2; g++) {
+                shift[g] = leaf_center(__ldcg(of[g]));
                 const double2 v = __ldcg((const double2 *)(parts + (first + (g ? last : at)) * 32 + lane));
                 sum[g] = {v.x, v.y};
             }
@@ -140,17 +158,16 @@ __device__ __forceinline__ void meet_values(const cuda_job &j, const nct_frame &
                 for (int g = 0; g < 2; g++) sum[g] = moments_shuffle(sum[g], mask);
         } else if (count <= 128)
             merge_groups<2, 4>(of, count, shift, sum);
-        else
-#pragma unroll
-            for (int g = 0; g < 2; g++) { /* two at once would not fit in the registers beside a tile */
-                const float4 *const one[1] = {of[g]};
-                const double about[1] = {shift[g]};
-                moments alone[1];
-                merge_groups<1, 8>(one, count, about, alone);
-                sum[g] = alone[0];
-            }
+        else {
+            const float4 *const one[1] = {of[0]};
+            double about[1];
+            moments alone[1];
+            merge_groups<1, 8>(one, count, about, alone);
+            shift[0] = shift[1] = about[0];
+            sum[0] = sum[1] = alone[0];
+        }
         const int32_t mine = lane ? last : at;
-        if (lane < 2 && at + lane < groups)
+        if (lane < each && at + lane < groups)
             m->values[mine] =
                 value_own(j, f, n, first + mine, told(mine), lane ? sum[1] : sum[0], lane ? shift[1] : shift[0]);
     }

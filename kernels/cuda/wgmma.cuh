@@ -9,26 +9,37 @@ __device__ __forceinline__ uint32_t shared_address(const void *p) {
 __device__ __forceinline__ void barrier_init(uint64_t *b, uint32_t count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count));
 }
+/* By shared address or pointer. */
+__device__ __forceinline__ void barrier_arrive(uint32_t b) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(b) : "memory");
+}
 __device__ __forceinline__ void barrier_arrive(uint64_t *b) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+    barrier_arrive(shared_address(b));
+}
+__device__ __forceinline__ void barrier_expect(uint32_t b, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void barrier_expect(uint64_t *b, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes)
-                 : "memory");
+    barrier_expect(shared_address(b), bytes);
 }
-__device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity) {
+__device__ __forceinline__ void barrier_wait(uint32_t b, uint32_t parity) {
     asm volatile("{\n.reg .pred p;\nWAIT:\n"
                  "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-                 "@p bra DONE;\nbra WAIT;\nDONE:\n}" ::"r"(shared_address(b)),
+                 "@p bra DONE;\nbra WAIT;\nDONE:\n}" ::"r"(b),
                  "r"(parity)
                  : "memory");
 }
+__device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity) {
+    barrier_wait(shared_address(b), parity);
+}
 /* `bytes` (a multiple of 16) from global to shared memory; arrives at b by bytes. */
-__device__ __forceinline__ void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *b) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     shared_address(to)),
-                 "l"(from), "r"(bytes), "r"(shared_address(b))
+__device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, uint32_t bytes, uint32_t b) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(b)
                  : "memory");
+}
+__device__ __forceinline__ void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *b) {
+    bulk_copy(shared_address(to), from, bytes, shared_address(b));
 }
 template <int R> __device__ __forceinline__ void registers_more() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(R));
@@ -45,6 +56,8 @@ __device__ __forceinline__ void wgmma_commit() {
 template <int LEFT> __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
+/* The high words of the descriptors below and of plain_rows; low ones may be added to, in units of 16 bytes. */
+constexpr uint64_t SWIZZLED_HIGH = 64ull << 32 | 1ull << 62, PLAIN_HIGH = 8ull << 32;
 /* B: rows of 128 bytes along K, 128-byte swizzle, 8 rows every 1024 bytes. */
 __device__ __forceinline__ uint64_t swizzled_rows(const void *p) {
     return (uint64_t)((shared_address(p) & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;

@@ -30,21 +30,15 @@ __device__ __forceinline__ uint32_t address_in(uint32_t shared, uint32_t rank) {
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(shared), "r"(rank));
     return r;
 }
-__device__ __forceinline__ void barrier_arrive_in(uint64_t *b, uint32_t rank) {
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in(shared_address(b), rank))
-                 : "memory");
-}
-__device__ __forceinline__ void store_in(const float4 *p, uint32_t rank, float4 v) {
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address_in(shared_address(p), rank)),
-                 "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
-                 : "memory");
+__device__ __forceinline__ void barrier_arrive_at(uint32_t b) { /* an address of address_in() */
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(b) : "memory");
 }
 /* To the same place in every CTA of the cluster in `mask`; arrives at each one's own b. */
 __device__ __forceinline__ void bulk_copy_all(
-    void *to, const void *from, uint32_t bytes, uint64_t *b, uint16_t mask) {
+    uint32_t to, const void *from, uint32_t bytes, uint32_t b, uint16_t mask) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], "
-                 "%2, [%3], %4;" ::"r"(shared_address(to)),
-                 "l"(from), "r"(bytes), "r"(shared_address(b)), "h"(mask)
+                 "%2, [%3], %4;" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(b), "h"(mask)
                  : "memory");
 }
 

@@ -13,11 +13,12 @@
 #include "wgmma_ss.cuh"
 #include "wgmma_x.cuh"
 
-enum { TURN_THREADS = 256, TURN_EACH = 4 };
+enum { TURN_THREADS = 128 };
 
 struct units_shape {
     mma_shape m;                  /* one slot of the tile's steps */
     int32_t rows;                 /* of a piece: one phase of a chunk, in shared memory */
+    int32_t together;             /* taps of a stage of weights */
     int32_t period, pieces;       /* taps until a phase comes again; pieces of a chunk */
     int32_t cluster;              /* CTAs that share weights, consecutive tiles of one block of channels */
     int32_t tap_rows, tap_phases; /* from a tap to the next */
@@ -53,70 +54,95 @@ template <int PREC> __device__ __forceinline__ uint4 unit_of(const float (&v)[un
         return make_uint4(round_tf32(v[0]), round_tf32(v[1]), round_tf32(v[2]), round_tf32(v[3]));
 }
 
-/* Pieces of 32 TURN_EACH positions of a (frame, unit), one a warp: a lane every 32nd position. */
-template <int PREC, bool INSIDE>
-__device__ __forceinline__ void turn_piece(
-    const cuda_job &j, const nct_frame &f, int64_t at, int32_t channels, int32_t p0, int32_t rows, uint8_t *to) {
-    constexpr int EACH = unit_channels<PREC>();
-    const int32_t stride = j.g.stride, wide = j.x_dtype == NCT_F32;
-    uint32_t raw[TURN_EACH][EACH];
-#pragma unroll
-    for (int i = 0; i < TURN_EACH; i++) {
-        const int32_t p = p0 + 32 * i - f.pad_left;
-        int64_t from = INSIDE || (p >= 0 && p < f.t_in) ? p : source_step(j.g.pad_mode, p, f.t_in);
-#pragma unroll
-        for (int e = 0; e < EACH; e++) {
-            raw[i][e] = 0;
-            if (!INSIDE && (from < 0 || e >= channels)) continue;
-            const int64_t x = at + e * f.x_pitch + from;
-            raw[i][e] = wide ? __ldg((const uint32_t *)j.x + x) : __ldg((const unsigned short *)j.x + x);
-        }
+/* Positions of a lane, 32 apart: 16 loads in flight. */
+template <int PREC> __host__ __device__ constexpr int turn_each() {
+    return 16 / unit_channels<PREC>();
+}
+/* grid: pieces of the longest frame's positions, units, frames. Few instructions: they run once, at the pace of their fetching
+ * (unrolled over dtypes and edges: 7 us on matcha's 8 MB). SIZE: bytes of an element of x. */
+template <int PREC, int SIZE>
+__global__ void __launch_bounds__(TURN_THREADS) turn_kernel(const __grid_constant__ cuda_job j) {
+    constexpr int EACH = unit_channels<PREC>(), DEEP = turn_each<PREC>(), PIECE = 32 * DEEP;
+    launch_next();
+    const int32_t unit = blockIdx.y, n = blockIdx.z, stride = j.g.stride, chunk_units = j.m.chunks * 8;
+    const int32_t first = (blockIdx.x * (TURN_THREADS / 32) + threadIdx.x / 32) * PIECE, lane = threadIdx.x & 31,
+                  p0 = first + lane;
+    const int32_t group = j.g.groups == 1 ? 0 : unit / chunk_units,
+                  channel = group * j.g.cig + (unit - group * chunk_units) * EACH,
+                  channels = (group + 1) * j.g.cig - channel;
+    if (j.uniform) { /* x may still be written, but it may come near: 128 bytes a lane */
+        constexpr int LINES = PIECE * SIZE / 128;
+        const nct_frame f = j.row0;
+        const int32_t from = first - f.pad_left, e = lane / LINES;
+        if (lane < EACH * LINES && from >= 0 && from + PIECE <= f.t_in && channels >= EACH)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(
+                (const char *)j.x + (f.x_off + n * j.x_step + (channel + e) * f.x_pitch + from) * SIZE +
+                (lane - e * LINES) * 128));
     }
-    int32_t row = p0 / stride, phase = p0 - row * stride;
-    const int32_t rows_on = 32 / stride, phases_on = 32 - rows_on * stride;
+    launches_before();
+    if (blockIdx.x + blockIdx.y == 0) /* for tiles_meet.cuh */
+#pragma unroll 1
+        for (int32_t each = job_counters(j), i = threadIdx.x; i < each; i += TURN_THREADS)
+            j.counters[n * each + i] = 0;
+    const nct_frame f = frame_at(j, n);
+    const int32_t rows = frame_rows(j.g, f.t_out), at = first - f.pad_left;
+    if (first >= rows * stride) return;
+    const int64_t pitch = f.x_pitch * SIZE;
+    const char *x = (const char *)j.x + (f.x_off + channel * f.x_pitch + at + lane) * SIZE;
+    auto element = [](const char *from) {
+        return SIZE == 4 ? __ldg((const uint32_t *)from) : (uint32_t)__ldg((const unsigned short *)from);
+    };
+    uint32_t raw[DEEP][EACH];
+    if (at >= 0 && at + PIECE <= f.t_in && channels >= EACH) {
 #pragma unroll
-    for (int i = 0; i < TURN_EACH; i++) {
-        float v[EACH];
+        for (int e = 0; e < EACH; e++, x += pitch)
 #pragma unroll
-        for (int e = 0; e < EACH; e++) v[e] = wide ? __uint_as_float(raw[i][e]) : half_value(raw[i][e], j.x_dtype);
-        if (row < rows) *(uint4 *)(to + ((int64_t)phase * rows + row) * 16) = unit_of<PREC>(v);
+            for (int i = 0; i < DEEP; i++) raw[i][e] = element(x + 32 * SIZE * i);
+    } else
+#pragma unroll
+        for (int i = 0; i < DEEP; i++) {
+            const int64_t p = at + lane + 32 * i;
+            int64_t from = p;
+            if (j.g.pad_mode != NCT_ZEROS) from = source_step(j.g.pad_mode, p, f.t_in);
+            const int32_t have = from >= 0 && from < f.t_in ? channels : 0;
+            const char *here = x + (from - p + 32 * i) * SIZE;
+#pragma unroll
+            for (int e = 0; e < EACH; e++, here += pitch) {
+                raw[i][e] = 0;
+                if (e < have) raw[i][e] = element(here);
+            }
+        }
+    uint8_t *to = turned_frame(j, n) + (int64_t)unit * stride * rows * 16;
+    int32_t row = p0, phase = 0, rows_on = 32, phases_on = 0;
+    if (stride > 1) {
+        row = p0 / stride, phase = p0 - row * stride;
+        rows_on = 32 / stride, phases_on = 32 - rows_on * stride;
+    }
+#pragma unroll
+    for (int i = 0; i < DEEP; i++) {
+        uint4 u;
+        if (PREC == NCT_PREC_BF16 && SIZE == 2 && j.x_dtype == NCT_BF16) {
+            auto pair = [&](int e) { return raw[i][e % EACH] | raw[i][(e + 1) % EACH] << 16; };
+            u = make_uint4(pair(0), pair(2), pair(4), pair(6));
+        } else {
+            float v[EACH];
+#pragma unroll
+            for (int e = 0; e < EACH; e++)
+                v[e] = SIZE == 4 ? __uint_as_float(raw[i][e]) : half_value(raw[i][e], j.x_dtype);
+            u = unit_of<PREC>(v);
+        }
+        if (row < rows) *(uint4 *)(to + ((int64_t)phase * rows + row) * 16) = u;
         row += rows_on;
         phase += phases_on;
         if (phase >= stride) phase -= stride, row++;
     }
 }
-template <int PREC>
-__global__ void __launch_bounds__(TURN_THREADS) turn_kernel(const __grid_constant__ cuda_job j, int32_t pieces) {
-    constexpr int EACH = unit_channels<PREC>();
-    launch_next();
-    launches_before();
-    const int32_t units = units_of_job(j), n = blockIdx.y, at = blockIdx.x * (TURN_THREADS / 32) + threadIdx.x / 32;
-    const int32_t unit = at / pieces, p0 = (at - unit * pieces) * 32 * TURN_EACH;
-    if (blockIdx.x == 0) /* for tiles_meet.cuh */
-        for (int32_t each = job_counters(j), i = threadIdx.x; i < each; i += TURN_THREADS)
-            j.counters[n * each + i] = 0;
-    if (unit >= units) return;
-    const nct_frame f = frame_at(j, n);
-    const int32_t rows = frame_rows(j.g, f.t_out);
-    if (p0 >= rows * j.g.stride) return;
-    const int32_t chunk_units = j.m.chunks * 8, group = unit / chunk_units,
-                  channel = group * j.g.cig + (unit - group * chunk_units) * EACH,
-                  channels = (group + 1) * j.g.cig - channel;
-    const int64_t from = f.x_off + channel * f.x_pitch;
-    uint8_t *to = turned_frame(j, n) + (int64_t)unit * j.g.stride * rows * 16;
-    const int32_t mine = p0 + (threadIdx.x & 31);
-    if (p0 >= f.pad_left && p0 + 32 * TURN_EACH <= f.pad_left + f.t_in && channels >= EACH)
-        turn_piece<PREC, true>(j, f, from, channels, mine, rows, to);
-    else
-        turn_piece<PREC, false>(j, f, from, channels, mine, rows, to);
-}
 template <int PREC> static cudaError_t turn_start(const cuda_job *job, cudaStream_t s) {
     cudaLaunchConfig_t config = {};
     const int64_t positions = (int64_t)frame_rows(job->g, job->max_t_out) * job->g.stride;
-    const int32_t pieces = (int32_t)((positions + 32 * TURN_EACH - 1) / (32 * TURN_EACH));
+    const int32_t each = TURN_THREADS * turn_each<PREC>();
     config.gridDim =
-        dim3((uint32_t)(((int64_t)units_of_job(*job) * pieces + TURN_THREADS / 32 - 1) / (TURN_THREADS / 32)),
-            (uint32_t)job->n_frames);
+        dim3((uint32_t)((positions + each - 1) / each), (uint32_t)units_of_job(*job), (uint32_t)job->n_frames);
     config.blockDim = dim3(TURN_THREADS);
     config.stream = s;
     cudaLaunchAttribute behind = {};
@@ -124,6 +150,7 @@ template <int PREC> static cudaError_t turn_start(const cuda_job *job, cudaStrea
     behind.val.programmaticStreamSerializationAllowed = 1;
     config.attrs = &behind;
     config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, turn_kernel<PREC>, *job, pieces);
+    return job->x_dtype == NCT_F32 ? cudaLaunchKernelEx(&config, turn_kernel<PREC, 4>, *job)
+                                   : cudaLaunchKernelEx(&config, turn_kernel<PREC, 2>, *job);
 }
 #endif
