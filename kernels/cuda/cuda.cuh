@@ -18,8 +18,8 @@ enum plan_kind {
     PLAN_MMA,    /* mma.sync; leaves of 1 channel x 64 steps */
     PLAN_WGMMA,  /* wgmma (Hopper, tf32 and bf16); leaves of 1 channel x 64 steps */
     PLAN_NARROW, /* mma.sync tf32, C_in*K <= 32 kept in registers, conv twice; leaves of 1 channel x 2048 steps */
-    PLAN_LONG,   /* Hopper, at most 16 channels out: mma.sync with y kept in registers; leaves of 1 channel x 2048 steps */
-    PLAN_DEPTH,  /* depthwise by f32 FMA chains, conv twice; leaves of 1 channel x 2048 steps */
+    PLAN_LONG, /* Hopper, at most 16 channels out: mma.sync with y kept in registers; leaves of 1 channel x 2048 steps */
+    PLAN_DEPTH, /* depthwise by f32 FMA chains, conv twice; leaves of 1 channel x 2048 steps */
 };
 enum { SIMT_SLICE = 256, SIMT_LEAF = 256, MMA_LEAF = 64, MMA_ROWS = 32, NARROW_LEAF = 2048, NARROW_PRODUCTS = 32 };
 
@@ -149,7 +149,7 @@ struct resident_tile {
     int32_t steps; /* of a warpgroup's tile of 64 channels */
 };
 int resident_fits(const row *row, const cuda_layer *l, const cuda_job *job);
-int64_t resident_cost(const row *row, const cuda_layer *l, const cuda_job *job); /* cycles, about; 0: does not fit */
+int64_t resident_phases(const row *row, const cuda_layer *l, const cuda_job *job); /* 0: does not fit */
 cudaError_t resident_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s);
 int depth_holds(const geometry *g); /* can PLAN_DEPTH? */
 cudaError_t depth_load(void);

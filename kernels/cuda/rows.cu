@@ -28,6 +28,12 @@ static const units_tile units_128x256 = {2, 1, 256, 2}, units_128x128 = {2, 1, 1
         {"units-" #c "x" #t, PLAN_WGMMA, PASS_STORE, 90, c, t, units_fits, units_launch, &units_##c##x##t}, {        \
         "units-" #c "x" #t "-again", PLAN_WGMMA, PASS_AGAIN, 90, c, t, units_fits, units_launch, &units_##c##x##t    \
     }
+static const resident_tile resident_256 = {256}, resident_128 = {128}, resident_64 = {64};
+#define RESIDENT(t)                                                                                                  \
+    {"resident-64x" #t "-fused", PLAN_WGMMA, PASS_FUSED, 90, 64, t, resident_fits, resident_launch, &resident_##t},  \
+    {                                                                                                                \
+        "resident-64x" #t, PLAN_WGMMA, PASS_STORE, 90, 64, t, resident_fits, resident_launch, &resident_##t          \
+    }
 #define MMA(c, t, tile)                                                                                              \
     {"mma-" #c "x" #t, PLAN_MMA, PASS_STORE, 80, c, t, mma_fits, mma_launch, &tile}, {                               \
         "mma-" #c "x" #t "-again", PLAN_MMA, PASS_AGAIN, 80, c, t, mma_fits, mma_launch, &tile                       \
@@ -43,6 +49,9 @@ static const units_tile units_128x256 = {2, 1, 256, 2}, units_128x128 = {2, 1, 1
 
 static const row ROWS[] = {
     {"wgmma", PLAN_WGMMA, PASS_ANY, 90},
+    RESIDENT(256),
+    RESIDENT(128),
+    RESIDENT(64),
     UNITS(128, 256),
     UNITS(128, 128),
     UNITS(64, 256),
