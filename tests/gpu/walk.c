@@ -44,6 +44,7 @@ static const layer_row layers[] = {
     {32, 48, 5, 6, 1, 2, 2, 4, 4, NCT_CIRCULAR, NCT_RELU, {90, 4, 33}},
     {256, 128, 3, 8, 1, 1, 1, 1, 1, NCT_ZEROS, NCT_MISH, {63, 1, 12}},
     {128, 512, 8, 4, 4, 1, 1, 0, 0, NCT_ZEROS, NCT_GELU, {40, 8, 12}},
+    {4, 32, 3, 4, 1, 1, 1, 1, 1, NCT_ZEROS, NCT_SILU, {60, 1, 33}},
 };
 
 /* What a job asks for. gap: between rows, so that they are unaligned. */
