@@ -25,7 +25,7 @@ room room_of(const cuda_layer *l, int64_t frames, int64_t max_t, int64_t sum_t) 
     r.leaf_start = 0;
     r.coef = aligned((size_t)(frames + 1) * 4);
     r.counters = r.coef + aligned((size_t)(frames * l->g.co) * 16);
-    r.leaves = r.counters + aligned((size_t)(frames * (l->g.groups * (int64_t)((l->g.cog + 63) / 64 * 2) + 1)) * 4);
+    r.leaves = r.counters + aligned((size_t)(frames * l->g.groups * ((l->g.cog + 63) / 64 * 2)) * 4);
     r.scratch = r.leaves + aligned((size_t)(columns * l->g.co) * 16);
     r.partial = r.scratch + (needs_scratch(l) ? aligned((size_t)(columns * leaf * l->g.co) * 4) : 0);
     size_t slices =
