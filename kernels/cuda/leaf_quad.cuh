@@ -20,7 +20,8 @@ __device__ __forceinline__ void quad_leaves(VALUE value, VALID valid, float4 (&l
     float first[L], sum[L], sq[L];
 #pragma unroll
     for (int l = 0; l < L; l++) {
-        float v; /* a copy: shuffled where it lies, an accumulator would live as an integer, and wgmma wait for the moves */
+        float
+            v; /* a copy: shuffled where it lies, an accumulator would live as an integer, and wgmma wait for the moves */
         asm("mov.f32 %0, %1;" : "=f"(v) : "f"(value(l, 0, 0)));
         first[l] = __shfl_sync(~0u, v, threadIdx.x & 28);
         sum[l] = 0;
