@@ -1,6 +1,7 @@
 /* choose.cu: which plan a layer has and which row a job takes. Called by backend.cu and launch.cu; looks at shapes and
  * at nct_where.force, touches no memory of the device. The reasons and thresholds are measurements on an H200. */
 #include "backend.cuh"
+#include "mma_rows.cuh"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -150,14 +151,64 @@ static int row_fits(const row *r, const cuda_layer *l, const cuda_job *j, const 
     return r->fits(r, l, &probe);
 }
 
-/* The largest tile that gives every SM a CTA, else the smallest. */
+static int64_t launches_of(const cuda_layer *l, const cuda_job *j, const nct_job *job, const row *r) {
+    cuda_job probe = *j;
+    job_tiles(&probe, job, r);
+    return turned_launches(l, &probe, r);
+}
+/* Rows with x turned beforehand: the least of clocks: the SM with most CTAs x (its steps + what lies around them), and either
+ * the meeting, a launch for as many frames as fit, or another pass over y. Clocks measured on the H200; frames of at most 64
+ * steps: small tiles won (diffpolicy 60 us, 128 steps a tile 76, 256 100). */
+static const row *turned_row(const cuda_layer *l, const cuda_job *j, const nct_job *job) {
+    static const struct turned_cost {
+        const char *name;
+        int32_t alone, busy,
+            around; /* clocks of 32 words of one tap: of one CTA, of each of several; of all else of a tile */
+    } low[] = {{"turned-128x256", 2300, 2300, 22000}, {"turned-128x128", 2260, 1010, 13000},
+        {"turned-64x128", 1700, 740, 8500}, {"turned-32x256", 1700, 760, 9000}, {"turned-64x64", 1180, 600, 7500},
+        {}},
+      f32[] = {{"turned-128x128-3x", 3600, 3600, 13000}, {"turned-32x256", 2600, 1850, 10000},
+          {"turned-64x64", 1900, 1350, 7500}, {}};
+    enum { LAUNCH = 6000, MEET = 6000, MERGE = 8000, PASS_BYTES_A_CLOCK = 2400 };
+    const row *best = NULL;
+    int64_t least = INT64_MAX, all = 0;
+    const int64_t leaves = (int64_t)l->g.cg * ((j->max_t_out + MMA_LEAF - 1) / MMA_LEAF);
+    for (int32_t n = 0; n < job->n_frames; n++) all += job->frames[n].t_out;
+    for (const turned_cost *t = l->precision == NCT_PREC_F32 ? f32 : low; t->name; t++) {
+        char name[32];
+        snprintf(name, sizeof name, "%s-fused", t->name);
+        const row *rows[] = {row_named(name), row_named(t->name)};
+        if (j->max_t_out <= MMA_LEAF && rows[0]->tile_t > MMA_LEAF) continue;
+        for (const row *r : rows) {
+            if (!row_fits(r, l, j, job)) continue;
+            const int fused = r->pass == PASS_FUSED;
+            const int64_t launches = fused ? launches_of(l, j, job, r) : 1, ctas = ctas_of(j, job, r);
+            const int64_t each =
+                ((ctas + launches - 1) / launches + l->sms - 1) / l->sms; /* CTAs of the fullest SM */
+            const int64_t step = each * t->busy > t->alone ? each * t->busy : t->alone;
+            int64_t cost = LAUNCH + l->m.chunks * l->g.k * step * l->m.rows / 32 + each * t->around;
+            if (fused)
+                cost += MEET + (leaves > 256 ? (r->tile_c + l->g.cg - 1) / l->g.cg * MERGE : 0);
+            else
+                cost += LAUNCH + all * l->g.co * 12 / PASS_BYTES_A_CLOCK;
+            if (cost * launches < least) least = cost * launches, best = r;
+        }
+    }
+    return best;
+}
+/* Rows that bring x themselves: the largest tile that gives every SM a CTA, else the smallest. */
 static const row *mma_row(const cuda_layer *l, const cuda_job *j, const nct_job *job) {
     static const char *low[] = {"mma-128x128", "mma-64x128", "mma-64x64", NULL};
     static const char *f32[] = {"mma-64x128-3x", "mma-64x64", NULL};
     const row *split = row_named("mma-split");
     if (row_fits(split, l, j, job) && ctas_of(j, job, split) < l->sms) return split;
     const row *narrow = row_named("mma-32x256"), *last = NULL;
-    if (l->g.cog <= 32 && row_fits(narrow, l, j, job) && ctas_of(j, job, narrow) >= l->sms) return narrow;
+    /* dconv, tf32 and bf16: 285 and 771 us, turned 331 and 249. */
+    if (l->g.cog <= 32 && l->precision == NCT_PREC_TF32 && row_fits(narrow, l, j, job) &&
+        ctas_of(j, job, narrow) >= l->sms)
+        return narrow;
+    const row *turned = turned_row(l, j, job);
+    if (turned) return turned;
     for (const char **name = l->precision == NCT_PREC_F32 ? f32 : low; *name; name++) {
         const row *r = row_named(*name);
         if (!row_fits(r, l, j, job)) continue;

@@ -33,9 +33,9 @@ room room_of(const cuda_layer *l, int64_t frames, int64_t max_t, int64_t sum_t) 
     size_t split = (size_t)(frames < SPLIT_FRAMES ? frames : SPLIT_FRAMES);
     r.turned = r.partial + aligned(slices * split * l->g.co * MMA_LEAF * 4);
     int64_t rows = columns * leaf + frames * ((l->g.k - 1) * (int64_t)l->g.dil / l->g.stride),
-            units = l->g.groups * (int64_t)l->m.chunks * 8;
-    r.bytes = r.turned +
-              (l->plan == PLAN_WGMMA && max_t > MMA_LEAF ? aligned((size_t)(rows * l->g.stride * units) * 16) : 0);
+            units = l->g.groups * (int64_t)l->m.chunks * (l->m.rows / 4);
+    const int turned = l->plan == PLAN_MMA || (l->plan == PLAN_WGMMA && max_t > MMA_LEAF);
+    r.bytes = r.turned + (turned ? aligned((size_t)(rows * l->g.stride * units) * 16) : 0);
     return r;
 }
 

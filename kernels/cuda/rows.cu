@@ -1,9 +1,11 @@
 /* rows.cu: the table of rows: every schedule of every plan, best first within a plan. nct_where.force names
  * one, tests walk it. A row without a launcher names its plan alone: the best row of it that fits. */
-#include "cuda.cuh"
+#include "mma_rows.cuh"
 
 static const mma_tile mma_128x128 = {2, 2, 4}, mma_64x128 = {2, 2, 2}, mma_32x256 = {1, 4, 2}, mma_64x64 = {4, 1, 1},
                       mma_64x128_f32 = {4, 2, 1};
+static const turned_tile turned_128x256 = {2, 4, 4}, turned_128x128 = {2, 2, 4}, turned_64x128 = {2, 2, 2},
+                         turned_32x256 = {1, 4, 2}, turned_64x64 = {4, 1, 1}, turned_128x128_3x = {4, 2, 2};
 static const simt_tile simt_8x256 = {8, 8}, simt_4x256 = {4, 8}, simt_1x256 = {1, 8}, simt_8x64 = {8, 2},
                        simt_4x64 = {4, 2}, simt_1x64 = {1, 2};
 
@@ -42,6 +44,10 @@ static const resident_tile resident_256 = {256}, resident_128 = {128}, resident_
     {"mma-" #c "x" #t "-3x", PLAN_MMA, PASS_STORE, 80, c, t, mma_fits, mma_launch, &tile}, {                         \
         "mma-" #c "x" #t "-3x-again", PLAN_MMA, PASS_AGAIN, 80, c, t, mma_fits, mma_launch, &tile                    \
     }
+#define TURNED(name, c, t, tile)                                                                                     \
+    {"turned-" name "-fused", PLAN_MMA, PASS_FUSED, 80, c, t, turned_fits, turned_launch, &tile}, {                  \
+        "turned-" name, PLAN_MMA, PASS_STORE, 80, c, t, turned_fits, turned_launch, &tile                            \
+    }
 #define SIMT(r, t)                                                                                                   \
     {"simt-" #r "x" #t, PLAN_SIMT, PASS_STORE, 75, 8 * r, t, simt_fits, simt_launch, &simt_##r##x##t}, {             \
         "simt-" #r "x" #t "-again", PLAN_SIMT, PASS_AGAIN, 75, 8 * r, t, simt_fits, simt_launch, &simt_##r##x##t     \
@@ -67,6 +73,12 @@ static const row ROWS[] = {
     SHORT("32x64", 32, 64, short_32x64),
     SHORT("32x64-flat", 32, 64, short_32x64_flat),
     {"mma", PLAN_MMA, PASS_ANY, 80},
+    TURNED("128x256", 128, 256, turned_128x256),
+    TURNED("128x128", 128, 128, turned_128x128),
+    TURNED("64x128", 64, 128, turned_64x128),
+    TURNED("32x256", 32, 256, turned_32x256),
+    TURNED("64x64", 64, 64, turned_64x64),
+    TURNED("128x128-3x", 128, 128, turned_128x128_3x),
     {"mma-split", PLAN_MMA, PASS_SPLIT, 80, 64, 64, mma_fits, mma_launch, &mma_64x64},
     MMA(128, 128, mma_128x128),
     MMA(64, 128, mma_64x128),
