@@ -67,6 +67,9 @@ static int repack(nct_layer *nl, const nct_weights *w, void *stream, nct_why *wh
         cudaError_t e = plan_plain(l->plan)   ? pack_simt((float *)l->weight, l->raw, &l->g, s)
                         : l->plan == PLAN_MMA ? pack_mma(to, l->raw, &l->g, &l->m, l->precision, s)
                                               : pack_wgmma(to, l->raw, &l->g, &l->m, l->precision, s);
+        /* Kernels of a job may begin before the kernel in front of them has ended, and bring weights at once: what stands in
+         * front of a job's first is no kernel, so that it waits for all of the packing. */
+        if (!e) e = cudaMemsetAsync(l->memory + l->bytes - ALIGN, 0, 4, s);
         err = cuda_error(e, "packing weights", why);
     }
     device_leave(l->device, before);
@@ -75,7 +78,7 @@ static int repack(nct_layer *nl, const nct_weights *w, void *stream, nct_why *wh
 
 static int memory_new(cuda_layer *l, const nct_where *at, nct_why *why) {
     size_t raw = aligned((size_t)l->g.co * l->g.cig * l->g.k * 4), row = aligned((size_t)l->g.co * 4);
-    l->bytes = raw + 3 * row + aligned((size_t)weight_words(l) * 4);
+    l->bytes = raw + 3 * row + aligned((size_t)weight_words(l) * 4) + ALIGN;
     if (at->alloc) {
         l->memory = (char *)at->alloc(at->ctx, l->bytes);
         if (!l->memory) return why_set(why, -ENOMEM, "the caller's alloc gave no %zu bytes for a layer", l->bytes);
