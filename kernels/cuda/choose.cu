@@ -244,22 +244,34 @@ static const row *units_row(const cuda_layer *l, const cuda_job *j, const nct_jo
     }
     return best;
 }
-/* Frames of at most 64 steps: the tile whose waves of CTAs cost least; clocks of a step of (chunk, tap), measured. */
+/* The fused row of this name if it fits, else the other, else none. */
+static const row *row_of(const char *base, const cuda_layer *l, const cuda_job *j, const nct_job *job) {
+    char name[32];
+    snprintf(name, sizeof name, "%s-fused", base);
+    const row *r = row_named(name);
+    if (!row_fits(r, l, j, job)) r = row_named(base);
+    return row_fits(r, l, j, job) ? r : NULL;
+}
+/* Frames of at most 64 steps: so few that the weights are the work, or the tile whose waves of CTAs cost least: clocks of a
+ * step of (chunk, tap) as measured, and what lies around them. */
 static const row *short_row(const cuda_layer *l, const cuda_job *j, const nct_job *job) {
+    static const char *thin[] = {"thin-32x64", "thin-16x64"};
     static const struct {
         const char *name;
         int32_t clocks;
-    } tiles[] = {{"short-32x64", 300}, {"short-32x64-flat", 450}, {"short-64x128", 740}, {"short-64x128-flat", 850},
-        {"short-64x256", 2000}};
+    } tiles[] = {{"short-64x128", 650}, {"short-128x128", 1400}};
+    enum { AROUND = 20000 };
     const row *best = NULL;
     int64_t least = INT64_MAX;
+    for (const char *base : thin) {
+        const row *r = row_of(base, l, j, job);
+        if (r && job_ctas(j, r) <= l->sms && (r->tile_c == 16 || job_ctas(j, r) >= 48)) return r;
+    }
     for (const auto &t : tiles) {
-        char name[32];
-        snprintf(name, sizeof name, "%s-fused", t.name);
-        const row *r = row_named(name);
-        if (!row_fits(r, l, j, job)) r = row_named(t.name);
-        if (!row_fits(r, l, j, job)) continue;
-        int64_t cost = (short_ctas(r, l, j) + l->sms - 1) / l->sms * t.clocks;
+        const row *r = row_of(t.name, l, j, job);
+        if (!r) continue;
+        int64_t waves = (short_ctas(r, l, j) + l->sms - 1) / l->sms;
+        int64_t cost = waves * (AROUND + (int64_t)j->m.chunks * l->g.k * t.clocks);
         if (cost < least) least = cost, best = r;
     }
     return best;

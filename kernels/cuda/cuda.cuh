@@ -130,12 +130,13 @@ struct wgmma_tile {
 int wgmma_fits(const row *row, const cuda_layer *l, const cuda_job *job);
 cudaError_t wgmma_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s);
 struct short_tile {
-    int32_t wgs, mt, nb; /* consumer warpgroups, m64 tiles of one, channels */
-    int32_t flat;        /* slots of 64 steps, whatever the frames' length: few frames */
+    int32_t wm, n; /* consumer warpgroups, of 64 channels each; steps: blocks of 8 */
 };
 int short_fits(const row *row, const cuda_layer *l, const cuda_job *job);
 int64_t short_ctas(const row *row, const cuda_layer *l, const cuda_job *job); /* 0: does not fit */
 cudaError_t short_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s);
+int thin_fits(const row *row, const cuda_layer *l, const cuda_job *job);
+cudaError_t thin_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s);
 int narrow_holds(const geometry *g); /* can PLAN_NARROW run this layer? */
 cudaError_t narrow_load(void);
 int narrow_fits(const row *row, const cuda_layer *l, const cuda_job *job);

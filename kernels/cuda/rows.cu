@@ -11,8 +11,7 @@ static const simt_tile simt_8x256 = {8, 8}, simt_4x256 = {4, 8}, simt_1x256 = {1
 
 static const wgmma_tile wgmma_128x256 = {2, 2, 128}, wgmma_128x128 = {1, 2, 128}, wgmma_64x64 = {1, 1, 64},
                         wgmma_32x256 = {2, 2, 32};
-static const short_tile short_64x128 = {2, 1, 64, 0}, short_64x128_flat = {2, 1, 64, 1}, short_64x256 = {2, 2, 64, 0},
-                        short_32x64 = {1, 1, 32, 0}, short_32x64_flat = {1, 1, 32, 1};
+static const short_tile short_64x128 = {1, 128}, short_128x128 = {2, 128};
 
 #define WGMMA(c, t)                                                                                                  \
     {"wgmma-" #c "x" #t "-fused", PLAN_WGMMA, PASS_FUSED, 90, c, t, wgmma_fits, wgmma_launch, &wgmma_##c##x##t},     \
@@ -35,6 +34,10 @@ static const resident_tile resident_256 = {256}, resident_128 = {128}, resident_
     {"resident-64x" #t "-fused", PLAN_WGMMA, PASS_FUSED, 90, 64, t, resident_fits, resident_launch, &resident_##t},  \
     {                                                                                                                \
         "resident-64x" #t, PLAN_WGMMA, PASS_STORE, 90, 64, t, resident_fits, resident_launch, &resident_##t          \
+    }
+#define THIN(c)                                                                                                      \
+    {"thin-" #c "x64-fused", PLAN_WGMMA, PASS_FUSED, 90, c, 64, thin_fits, thin_launch}, {                           \
+        "thin-" #c "x64", PLAN_WGMMA, PASS_STORE, 90, c, 64, thin_fits, thin_launch                                  \
     }
 #define MMA(c, t, tile)                                                                                              \
     {"mma-" #c "x" #t, PLAN_MMA, PASS_STORE, 80, c, t, mma_fits, mma_launch, &tile}, {                               \
@@ -68,10 +71,9 @@ static const row ROWS[] = {
     WGMMA(64, 64),
     WGMMA(32, 256),
     SHORT("64x128", 64, 128, short_64x128),
-    SHORT("64x128-flat", 64, 128, short_64x128_flat),
-    SHORT("64x256", 64, 256, short_64x256),
-    SHORT("32x64", 32, 64, short_32x64),
-    SHORT("32x64-flat", 32, 64, short_32x64_flat),
+    SHORT("128x128", 128, 128, short_128x128),
+    THIN(16),
+    THIN(32),
     {"mma", PLAN_MMA, PASS_ANY, 80},
     TURNED("128x256", 128, 256, turned_128x256),
     TURNED("128x128", 128, 128, turned_128x128),

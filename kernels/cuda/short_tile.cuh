@@ -1,20 +1,15 @@
 /* short_tile.cuh: a tile of short frames after its products, for conv_short_sm90.cu: bias, leaves, statistics of whole norm
  * groups, normalising, y. Everything stays in shared memory: a tile holds whole frames and whole groups, or the CTAs of a
- * cluster hold a group together and read each other's leaves. Consumers write the tile; the rest is done by
- * producers as well. */
+ * cluster hold a group together and read each other's leaves. Loops are rolled, so that their code stays small. */
 #ifndef NCT_CUDA_SHORT_TILE_CUH
 #define NCT_CUDA_SHORT_TILE_CUH
 #include "group.cuh"
+#include "leaf_quad.cuh"
 #include "short_x.cuh"
+#include <cooperative_groups.h>
 
 template <int WARPS> __device__ __forceinline__ void short_sync(int32_t id) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(32 * WARPS) : "memory");
-}
-__device__ __forceinline__ void cluster_arrive() {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void cluster_wait() {
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 __device__ __forceinline__ float4 cluster_read(const float4 *p, int32_t rank) {
     uint32_t at;
@@ -27,116 +22,146 @@ __device__ __forceinline__ float4 cluster_read(const float4 *p, int32_t rank) {
     return v;
 }
 
-/* What lies behind the barriers once the products are done. */
-template <int NB, int BM> struct short_memory {
-    float tile[NB][BM + 4];
-    float4 leaves[SHORT_SLOTS][NB];
-    norm_value values[SHORT_SLOTS][NB / 8]; /* of a tile's groups; narrower ones (cg < 8) take the general passes */
-    moments sums[SHORT_SLOTS][NB / 8];
-    double shifts[SHORT_SLOTS][NB / 8];
+/* What lies behind the barriers once the products are done: BM channels, BN steps. */
+template <int BM, int BN> struct short_memory {
+    static constexpr int SLOTS = BN / 8, PITCH = BN + 8;
+    float tile[BM][PITCH];
+    float4 leaves[SLOTS][BM];
+    moments sums[SLOTS][BM / 8];
+    double shifts[SLOTS][BM / 8];
+    norm_value values[SLOTS][BM / 8]; /* of a tile's groups; narrower ones (cg < 8) take the general passes */
 };
 /* Per channel of the tile, read before the products begin. */
-template <int NB> struct short_channels { float bias[NB], gamma[NB], beta[NB]; };
+struct short_channels {
+    float bias[128], gamma[128], beta[128];
+};
+struct short_tile_at { /* where a tile lies */
+    int32_t n0, count; /* frames */
+    int32_t channel0, channels;
+    int32_t rank0; /* of the cluster's CTA that holds its norm group's first channels */
+};
 
-/* Column of row r of m64 tile mi: slot * steps + step. */
-__device__ __forceinline__ int32_t short_column(const short_shape &sh, int32_t mi, int32_t r) {
-    int32_t per = sh.steps / 8;
-    return sh.flat ? mi * 64 + r : (mi / per * 8 + r / 8) * sh.steps + mi % per * 8 + r % 8;
-}
-
-template <int MT, int NB, int BM>
+/* acc[4 c + 2 h + e] of a lane (g, q): channel row0 + g + 8 h, column 8 c + 2 q + e. */
+template <int BM, int BN>
 __device__ __forceinline__ void short_write(
-    const short_shape &sh, float (&acc)[MT][NB / 2], const float *bias, short_memory<NB, BM> *m) {
-    int32_t warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
+    float (&acc)[BN / 2], int32_t row0, const float *bias, short_memory<BM, BN> *m) {
+    const int32_t lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
 #pragma unroll
-    for (int i = 0; i < MT; i++)
+    for (int h = 0; h < 2; h++) {
+        const int32_t row = row0 + g + 8 * h;
+        const float b = bias[row];
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float *to = &m->tile[0][short_column(sh, (threadIdx.x >> 7) * MT + i, 16 * warp + g + 8 * h)];
-#pragma unroll
-            for (int c = 0; c < NB / 8; c++)
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    int32_t channel = 8 * c + 2 * q + e;
-                    to[channel * (BM + 4)] = __fadd_rn(acc[i][4 * c + 2 * h + e], bias[channel]);
-                }
-        }
-}
-
-/* Leaves: lanes of 8 consecutive steps, in-lane ascending, then lanes xor 1, 2, 4: the arithmetic of rows_leaves. */
-template <int WARPS, int NB, int BM>
-__device__ __forceinline__ void short_leaves(
-    const short_shape &sh, const short_slot *slots, short_memory<NB, BM> *m) {
-    constexpr int LANES = BM / 8, ROWS = 32 / LANES;
-    static_assert(LANES <= 32 && NB % ROWS == 0, "a warp holds whole rows");
-    const int32_t lane = threadIdx.x & 31, column = lane % LANES * 8, slot = column / sh.steps,
-                  t = column - slot * sh.steps;
-    const int32_t n_valid = slots[slot].t_out, valid = min(8, n_valid - t), lanes = sh.steps / 8;
-    auto all = [&](float u) {
-        for (int mask = 1; mask < lanes; mask <<= 1) u = __fadd_rn(u, __shfl_xor_sync(~0u, u, mask));
-        return u;
-    };
-    for (int32_t row0 = (threadIdx.x >> 5) * ROWS; row0 < NB; row0 += WARPS * ROWS) {
-        const int32_t row = row0 + lane / LANES;
-        float v[8], sum = 0, sd = 0, sq = 0;
-        *(float4 *)v = *(const float4 *)&m->tile[row][column];
-        *(float4 *)(v + 4) = *(const float4 *)&m->tile[row][column + 4];
-        float p = __shfl_sync(~0u, v[0], lane & ~(lanes - 1));
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (i < valid) sum = __fadd_rn(sum, __fadd_rn(v[i], -p));
-        p = leaf_mean(p, all(sum), n_valid);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (i < valid) {
-                float d = __fadd_rn(v[i], -p);
-                sd = __fadd_rn(sd, d);
-                sq = __fmaf_rn(d, d, sq);
-            }
-        sd = all(sd);
-        sq = all(sq);
-        if (t == 0) m->leaves[slot][row] = leaf_make(p, sd, sq, n_valid);
+        for (int c = 0; c < BN / 8; c++)
+            *(float2 *)&m->tile[row][8 * c + 2 * q] =
+                make_float2(__fadd_rn(acc[4 * c + 2 * h], b), __fadd_rn(acc[4 * c + 2 * h + 1], b));
     }
 }
-/* The merge of moments_merge_few, over leaves anywhere. */
-template <class LEAF> __device__ __forceinline__ moments short_merge(LEAF leaf, int32_t count, double shift) {
-    moments w[FEW / 32] = {};
+
+/* A warp takes 8 channels of L frames at once. */
+template <int BLOCKS, int WARPS, int BM, int BN>
+__device__ __forceinline__ void short_leaves_of(
+    const short_tile_at &at, const short_slot *slots, short_memory<BM, BN> *m) {
+    constexpr int L = BLOCKS < 3 ? 4 : BLOCKS < 5 ? 2 : 1, OCTETS = BM / 8;
+    const int32_t lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3, most = max(at.count - 1, 0);
+    for (int32_t i = threadIdx.x >> 5; i < OCTETS * ((at.count + L - 1) / L); i += WARPS) {
+        const int32_t row = i % OCTETS * 8 + g, slot0 = i / OCTETS * L;
+        float v[L][2 * BLOCKS];
+        int32_t valid[L];
 #pragma unroll
-    for (int i = 0; i < FEW / 32; i++)
-        if ((int32_t)(threadIdx.x & 31) + 32 * i < count) moments_add(w[i], leaf((threadIdx.x & 31) + 32 * i), shift);
+        for (int l = 0; l < L; l++) {
+            const int32_t slot = min(slot0 + l, most);
+            valid[l] = slots[slot].t_out;
 #pragma unroll
-    for (int half = FEW / 64; half; half >>= 1)
+            for (int c = 0; c < BLOCKS; c++)
+                *(float2 *)&v[l][2 * c] = *(const float2 *)&m->tile[row][(slot * BLOCKS + c) * 8 + 2 * q];
+        }
+        float4 leaf[L];
+        quad_leaves<L, BLOCKS, false>(
+            [&](int l, int c, int e) { return v[l][2 * c + e]; }, [&](int l) { return valid[l]; }, leaf);
 #pragma unroll
-        for (int i = 0; i < half; i++) w[i] = moments_sum(w[i], w[i + half]);
-#pragma unroll
-    for (int mask = 16; mask; mask >>= 1) w[0] = moments_shuffle(w[0], mask);
-    return w[0];
+        for (int l = 0; l < L; l++)
+            if (q == 0 && slot0 + l < at.count) m->leaves[slot0 + l][row] = leaf[l];
+    }
 }
-/* Sums of the tile's (slot, norm group)s by a warp each, then their values by a thread each: the arithmetic of
- * group_finish under NCT_NORM_OWN. */
-template <int WARPS, int NB, int BM>
-__device__ __forceinline__ void short_values(const cuda_job &j, const short_shape &sh, const short_slot *slots,
-    int32_t n0, int32_t count, int32_t channel0, int32_t channels, short_memory<NB, BM> *m) {
-    const int32_t mine = min(j.g.cg, channels), groups = channels / mine;
-    for (int32_t at = threadIdx.x >> 5; at < count * groups; at += WARPS) {
-        int32_t slot = at / groups, k = at - slot * groups;
-        const float4 *own = &m->leaves[slot][k * mine];
+template <int WARPS, int BM, int BN>
+__device__ __forceinline__ void short_leaves(
+    const short_shape &sh, const short_tile_at &at, const short_slot *slots, short_memory<BM, BN> *m) {
+    switch (sh.blocks) {
+    case 1: return short_leaves_of<1, WARPS>(at, slots, m);
+    case 2: return short_leaves_of<2, WARPS>(at, slots, m);
+    case 3: return short_leaves_of<3, WARPS>(at, slots, m);
+    case 4: return short_leaves_of<4, WARPS>(at, slots, m);
+    case 5: return short_leaves_of<5, WARPS>(at, slots, m);
+    case 6: return short_leaves_of<6, WARPS>(at, slots, m);
+    case 7: return short_leaves_of<7, WARPS>(at, slots, m);
+    default: return short_leaves_of<8, WARPS>(at, slots, m);
+    }
+}
+
+/* Sums of the tile's (slot, norm group)s. Groups of 2^k <= 32 channels, all in the tile: several a warp, the tree of
+ * moments_merge without the levels that add zeros. */
+template <int WARPS, int BM, int BN>
+__device__ __forceinline__ void short_sums_packed(
+    const cuda_job &j, const short_tile_at &at, int32_t groups, short_memory<BM, BN> *m) {
+    const int32_t lane = threadIdx.x & 31, cg = j.g.cg, shift_cg = __ffs(cg) - 1, each = 32 >> shift_cg;
+    const int32_t pairs = at.count * groups, i = lane & (cg - 1);
+    for (int32_t pack = (threadIdx.x >> 5) * 2; pack * each < pairs; pack += WARPS * 2) {
+        moments w[2] = {};
+        double shift[2];
+        int32_t slot[2], k[2];
+#pragma unroll
+        for (int u = 0; u < 2; u++) {
+            const int32_t pair = (pack + u) * each + (lane >> shift_cg);
+            slot[u] = pair / groups, k[u] = pair - slot[u] * groups;
+            if (pair >= pairs) slot[u] = -1;
+            const float4 *own = &m->leaves[max(slot[u], 0)][k[u] * cg];
+            shift[u] = leaf_center(own[0]);
+            if (slot[u] >= 0) moments_add(w[u], own[i], shift[u]);
+        }
+        for (int32_t mask = cg >> 1; mask; mask >>= 1)
+#pragma unroll
+            for (int u = 0; u < 2; u++) w[u] = moments_shuffle(w[u], mask);
+#pragma unroll
+        for (int u = 0; u < 2; u++)
+            if (i == 0 && slot[u] >= 0) m->sums[slot[u]][k[u]] = w[u], m->shifts[slot[u]][k[u]] = shift[u];
+    }
+}
+/* Any group: a warp each. */
+template <int WARPS, int BM, int BN>
+__device__ __forceinline__ void short_sums_any(
+    const cuda_job &j, const short_shape &sh, const short_tile_at &at, int32_t groups, short_memory<BM, BN> *m) {
+    for (int32_t pair = threadIdx.x >> 5; pair < at.count * groups; pair += WARPS) {
+        int32_t slot = pair / groups, k = pair - slot * groups;
         auto leaf = [&](int32_t i) {
-            return sh.cluster > 1 ? cluster_read(&m->leaves[slot][i % NB], i / NB) : own[i];
+            if (sh.meet)
+                return __ldcg(j.leaves + leaf_start(j, at.n0 + slot) * j.g.co + at.channel0 / j.g.cg * j.g.cg + i);
+            return sh.along_c > 1 ? cluster_read(&m->leaves[slot][i % BM], at.rank0 + i / BM)
+                                  : m->leaves[slot][k * j.g.cg + i];
         };
         double shift = leaf_center(leaf(0));
-        moments sums = short_merge(leaf, j.g.cg, shift);
+        moments sums = moments_merge_of(leaf, j.g.cg, shift);
         if ((threadIdx.x & 31) == 0) m->sums[slot][k] = sums, m->shifts[slot][k] = shift;
     }
-    if (sh.cluster > 1) cluster_arrive(); /* others may still read leaves here */
+}
+/* Then their values by a thread each: the arithmetic of group_finish under NCT_NORM_OWN. */
+template <int WARPS, int BM, int BN>
+__device__ __forceinline__ void short_values(const cuda_job &j, const short_shape &sh, const short_tile_at &at,
+    const short_slot *slots, short_memory<BM, BN> *m) {
+    const int32_t mine = min(j.g.cg, at.channels), groups = at.channels / mine;
+    if (sh.along_c == 1 && !sh.meet && j.g.cg <= 32 && (j.g.cg & (j.g.cg - 1)) == 0)
+        short_sums_packed<WARPS>(j, at, groups, m);
+    else
+        short_sums_any<WARPS>(j, sh, at, groups, m);
+    if (sh.along_c > 1) cluster_arrive(); /* others may still read leaves here */
     short_sync<WARPS>(2);
-    for (int32_t at = threadIdx.x; at < count * groups; at += WARPS * 32) {
-        int32_t slot = at / groups, k = at - slot * groups, n = n0 + slot, group = (channel0 + k * mine) / j.g.cg;
+    for (int32_t pair = threadIdx.x; pair < at.count * groups; pair += WARPS * 32) {
+        int32_t slot = pair / groups, k = pair - slot * groups, n = at.n0 + slot,
+                group = (at.channel0 + k * mine) / j.g.cg;
         nct_stat s = stat_of(m->sums[slot][k], m->shifts[slot][k], (double)j.g.cg * slots[slot].t_out);
         if (!stat_finite(s)) s.mean = s.m2 = NAN;
         norm_value v = norm_of(s, j.g.eps);
         m->values[slot][k] = v;
-        if (sh.cluster > 1 && channel0 % j.g.cg) continue;
+        if ((at.channel0 + k * mine) % j.g.cg) continue; /* another tile reports it */
         uint32_t saw = norm_flags(j, s, v);
         if (saw && j.flags) atomicOr(&j.flags[n], saw);
         int32_t to = j.frames ? j.frames[n].stat_out : j.row0.stat_out;
@@ -168,64 +193,82 @@ __device__ __forceinline__ void short_put(
         *(uint2 *)((unsigned short *)j.y + y_at) = out;
     }
 }
-/* The tile to memory: four steps a thread where rows of y lie so, else one, consecutive lanes on consecutive steps. */
-template <int THREADS, int NB, int BM>
-__device__ __forceinline__ void short_out(const cuda_job &j, const short_shape &sh, const short_slot *slots,
-    int32_t n0, int32_t count, int32_t channel0, int32_t channels, const short_channels<NB> *per,
-    const short_memory<NB, BM> *m) {
-    const bool scratch = j.what & DO_RAW && !j.raw_in_y;
-    const int32_t shift = __ffs(sh.steps) - 1, mine = min(j.g.cg, channels);
-    const uint32_t group_magic = sh.group_magic;
-    int32_t all_wide = 1;
-    for (int32_t slot = 0; slot < count; slot++) all_wide &= slots[slot].wide;
-    const int32_t each = all_wide || scratch ? 2 : 0, row = shift - each;
-    for (int32_t i = threadIdx.x; i < count * NB << row; i += THREADS) {
-        const int32_t t = (i & ((1 << row) - 1)) << each, c = (i >> row) % NB, slot = (i >> row) / NB, n = n0 + slot;
-        if (c >= channels) continue;
-        const short_slot &f = slots[slot];
-        const int64_t at = (channel0 + c) * (scratch ? MMA_LEAF : f.y_pitch) + t;
-        const float *from = &m->tile[c][slot * sh.steps + t];
+/* The tile to memory: V steps a thread, 4 where rows of y lie so. A lane stays with its columns, so with its frame. */
+template <int V, int WARPS, int BM, int BN>
+__device__ __forceinline__ void short_out_by(const cuda_job &j, const short_shape &sh, const short_tile_at &at,
+    const short_slot *slots, const short_channels *per, const short_memory<BM, BN> *m) {
+    constexpr int EACH = BN / V < 32 ? BN / V : 32, ROWS = 32 / EACH; /* lanes of a row; rows of a warp */
+    const bool scratch = j.what & DO_RAW && !j.raw_in_y, meet = j.what & DO_MEET;
+    const int32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, mine = min(j.g.cg, at.channels);
+#pragma unroll 1
+    for (int32_t column = lane % EACH * V; column < BN; column += EACH * V) {
+        const int32_t slot = __umulhi(column, sh.step_magic), t = column - slot * sh.blocks * 8, n = at.n0 + slot;
+        if (slot >= at.count) continue;
+        const short_slot f = slots[slot];
+        const int32_t left = f.t_out - t;
+        if (left <= 0) continue;
+        const float *from = &m->tile[0][column];
         float *raw = scratch ? j.scratch + leaf_start(j, n) * j.leaf_t * j.g.co : (float *)j.y + f.y_off;
-        float4 coef = {};
-        if (j.what & DO_MEET) {
-            norm_value v = m->values[slot][mine == NB ? 0 : __umulhi(c, group_magic)];
-            coef = make_float4(v.mean_hi, v.mean_lo, __fmul_rn(v.rstd, per->gamma[c]), per->beta[c]);
-        } else if (j.what & DO_APPLY)
-            coef = j.coef[(int64_t)n * j.g.co + channel0 + c];
-        if (each && t + 4 <= f.t_out) {
-            float z[4];
-            *(float4 *)z = *(const float4 *)from;
-            short_put<4>(j, n, z, coef, raw + at, f.y_off + at);
-        } else
-            for (int32_t e = 0; e < 1 << each && t + e < f.t_out; e++) {
-                float z[1] = {from[e]};
-                short_put<1>(j, n, z, coef, raw + at + e, f.y_off + at + e);
-            }
+        const int64_t raw_pitch = scratch ? MMA_LEAF : f.y_pitch;
+        int64_t to = f.y_off + at.channel0 * f.y_pitch + t;
+        raw += at.channel0 * raw_pitch + t;
+        const float4 *coefs = j.coef + (int64_t)n * j.g.co + at.channel0;
+#pragma unroll 1
+        for (int32_t c = warp * ROWS + lane / EACH; c < at.channels; c += WARPS * ROWS) {
+            float4 coef = {};
+            if (meet) {
+                norm_value v = m->values[slot][mine == BM ? 0 : __umulhi(c, sh.group_magic)];
+                coef = make_float4(v.mean_hi, v.mean_lo, __fmul_rn(v.rstd, per->gamma[c]), per->beta[c]);
+            } else if (j.what & DO_APPLY)
+                coef = coefs[c];
+            if (V == 4 && left >= 4) {
+                float z[4];
+                *(float4 *)z = *(const float4 *)(from + c * (BN + 8));
+                short_put<4>(j, n, z, coef, raw + c * raw_pitch, to + c * f.y_pitch);
+            } else
+                for (int32_t e = 0; e < V && e < left; e++) {
+                    float z[1] = {from[c * (BN + 8) + e]};
+                    short_put<1>(j, n, z, coef, raw + c * raw_pitch + e, to + c * f.y_pitch + e);
+                }
+        }
     }
 }
+template <int WARPS, int BM, int BN>
+__device__ __forceinline__ void short_out(const cuda_job &j, const short_shape &sh, const short_tile_at &at,
+    const short_slot *slots, const short_channels *per, const short_memory<BM, BN> *m) {
+    int32_t wide = 1;
+    for (int32_t slot = 0; slot < at.count; slot++) wide &= slots[slot].wide;
+    if (wide || (j.what & DO_RAW && !j.raw_in_y && !(j.what & DO_APPLY)))
+        short_out_by<4, WARPS>(j, sh, at, slots, per, m);
+    else
+        short_out_by<1, WARPS>(j, sh, at, slots, per, m);
+}
 
-/* Everything after the tile is written, by consumers and producers. */
-template <int WARPS, int NB, int BM>
-__device__ __forceinline__ void short_finish(const cuda_job &j, const short_shape &sh, const short_slot *slots,
-    int32_t n0, int32_t channel0, int32_t channels, const short_channels<NB> *per, short_memory<NB, BM> *m) {
-    const int32_t count = min(sh.slots, j.n_frames - n0);
+template <int WARPS, int BM, int BN>
+__device__ __forceinline__ void short_leaves_out(
+    const cuda_job &j, const short_tile_at &at, const short_memory<BM, BN> *m) {
+    for (int32_t i = threadIdx.x; i < at.count * BM; i += WARPS * 32)
+        if (i % BM < at.channels)
+            j.leaves[leaf_start(j, at.n0 + i / BM) * j.g.co + at.channel0 + i % BM] = m->leaves[i / BM][i % BM];
+}
+/* Everything after the tile is written, by WARPS warps (meet: by the whole launch). */
+template <int WARPS, int BM, int BN>
+__device__ __forceinline__ void short_finish(const cuda_job &j, const short_shape &sh, const short_tile_at &at,
+    const short_slot *slots, const short_channels *per, short_memory<BM, BN> *m) {
     short_sync<WARPS>(2);
-    if (j.what & DO_LEAVES) short_leaves<WARPS, NB, BM>(sh, slots, m);
-    if (j.what & DO_MEET) {
-        if (sh.cluster > 1) {
-            cluster_arrive();
-            cluster_wait();
-        } else
-            short_sync<WARPS>(2);
-        short_values<WARPS, NB, BM>(j, sh, slots, n0, count, channel0, channels, m);
-    } else if (j.what & DO_LEAVES) {
+    if (j.what & DO_LEAVES) short_leaves<WARPS>(sh, at, slots, m);
+    if (j.what & DO_MEET && sh.along_c > 1) {
+        cluster_arrive();
+        cluster_wait();
+    } else
         short_sync<WARPS>(2);
-        for (int32_t i = threadIdx.x; i < count * NB; i += WARPS * 32)
-            if (i % NB < channels)
-                j.leaves[leaf_start(j, n0 + i / NB) * j.g.co + channel0 + i % NB] = m->leaves[i / NB][i % NB];
+    if ((j.what & DO_LEAVES && !(j.what & DO_MEET)) || sh.meet) short_leaves_out<WARPS>(j, at, m);
+    if (sh.meet) {
+        __threadfence();
+        cooperative_groups::this_grid().sync();
     }
-    if (j.what & (DO_RAW | DO_APPLY))
-        short_out<WARPS * 32, NB, BM>(j, sh, slots, n0, count, channel0, channels, per, m);
-    if (j.what & DO_MEET && sh.cluster > 1) cluster_wait();
+    if (j.what & DO_MEET) short_values<WARPS>(j, sh, at, slots, m);
+    if (j.what & (DO_RAW | DO_APPLY)) short_out<WARPS>(j, sh, at, slots, per, m);
+    if (j.what & DO_MEET && sh.along_c > 1) cluster_wait();
 }
 #endif

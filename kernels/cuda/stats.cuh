@@ -70,15 +70,13 @@ __device__ inline moments moments_merge(const float4 *leaves, int64_t count, dou
     return w[0];
 }
 
-/* The same for at most FEW leaves, by one warp: lane i holds virtual lanes i, i + 32 ... SHARED: in shared memory. */
-template <bool SHARED = false>
-__device__ __forceinline__ moments moments_merge_few(const float4 *leaves, int32_t count, double shift) {
+/* The same for at most FEW leaves, by one warp: lane i holds virtual lanes i, i + 32 ... leaf(i): leaf i. */
+template <class LEAF> __device__ __forceinline__ moments moments_merge_of(LEAF leaf, int32_t count, double shift) {
+    const int32_t lane = threadIdx.x & 31;
     moments w[FEW / 32] = {};
 #pragma unroll
-    for (int i = 0; i < FEW / 32; i++) {
-        const float4 *leaf = leaves + (threadIdx.x & 31) + 32 * i;
-        if ((int32_t)(threadIdx.x & 31) + 32 * i < count) moments_add(w[i], SHARED ? *leaf : __ldcg(leaf), shift);
-    }
+    for (int i = 0; i < FEW / 32; i++)
+        if (lane + 32 * i < count) moments_add(w[i], leaf(lane + 32 * i), shift);
 #pragma unroll
     for (int half = FEW / 64; half; half >>= 1)
 #pragma unroll
@@ -86,6 +84,11 @@ __device__ __forceinline__ moments moments_merge_few(const float4 *leaves, int32
 #pragma unroll
     for (int mask = 16; mask; mask >>= 1) w[0] = moments_shuffle(w[0], mask);
     return w[0];
+}
+/* SHARED: in shared memory. */
+template <bool SHARED = false>
+__device__ __forceinline__ moments moments_merge_few(const float4 *leaves, int32_t count, double shift) {
+    return moments_merge_of([&](int32_t i) { return SHARED ? leaves[i] : __ldcg(leaves + i); }, count, shift);
 }
 
 /* ---- from sums to what normalises ---- */
