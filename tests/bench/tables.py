@@ -42,7 +42,8 @@ def cpu():
     if not lines:
         return "No figures yet: `make bench`."
     peers = found[0].get("versions", {})
-    note = f"{found[0]['hardware']}, {found[0]['date']}, `{found[0]['command']}`"
+    commands = dict.fromkeys(r["command"] for r in found)
+    note = f"{found[0]['hardware']}, {found[0]['date']}, " + " and ".join(f"`{c}`" for c in commands)
     note += "".join(f", {name} {peers[key]}" for key, name in (("onednn", "oneDNN"), ("torch", "PyTorch")) if key in peers) + "."
     if ratios:
         note += f" Geometric mean against PyTorch: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f}x."
