@@ -154,7 +154,8 @@ __global__ void __launch_bounds__(32 * WM * WN, CTAS)
     constexpr bool AHEAD = !SLICED; /* three sums an output leave no registers for fragments of the next words */
     extern __shared__ __align__(16) uint32_t shared[];
     __shared__ turned_slot x_slots[TURNED_SLOTS];
-    static_assert(MMA_SHARED + sizeof x_slots <= 99 * 1024, "cards of compute capability 8.6 and 8.9 give a CTA 99 KB");
+    static_assert(
+        MMA_SHARED + sizeof x_slots <= 99 * 1024, "cards of compute capability 8.6 and 8.9 give a CTA 99 KB");
     const int32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, wm = warp % WM, wn = warp / WM;
     const int32_t co_tiles = sh.m.co_tiles, tile = blockIdx.x / (co_tiles * j.g.groups);
     const int32_t in_all = blockIdx.x - tile * co_tiles * j.g.groups, group = in_all / co_tiles;
