@@ -1,31 +1,22 @@
 /* conv_depth.cu: PLAN_DEPTH, depthwise convs (one input channel a conv group) under tf32 and bf16.
  *
- * Idea: a conv of K products an output is nothing but reading x and writing y, so x is read once. A warp owns one leaf: a
- * channel x 2048 steps; its window of x lies in shared memory as f32 (16-byte loads where x allows), lane = step. The
- * conv is run twice from there, for the statistics and for y. Fused row: every CTA keeps the windows of its rows while all
- * CTAs meet once under a cooperative launch (Conv-TasNet's 26 MB of x stay in the 132 x 227 KB of an H200), so x and y
- * cross the memory bus once each. Else two launches, the second of which finds x in the L2.
+ * Idea: a conv of K products an output is nothing but reading x and writing y. A warp owns one leaf: a channel x 2048
+ * steps; its window of x lies in shared memory as f32 (16-byte loads where x allows), lane = step. The conv is run twice,
+ * in two launches, for the statistics and for y; the second finds x in the L2. On Hopper conv_depth_sm90.cu does it in one.
  *
- * Plan: f32 FMA chain over the taps from zero, then the bias. Leaf: 1 channel x 2048 steps about its first output, lane
+ * Plan: f32 FMA chain over the taps that starts from the bias. Leaf: 1 channel x 2048 steps about its first output, lane
  * t mod 32 ascending, then the lanes by xor 16 ... 1; see conv_narrow.cuh for what one pass about the first output costs.
  * Ladder (H200, convtasnet-dw, tf32 / bf16 us; floor 12.3 / 6.1):
  *   PLAN_SIMT, conv twice, 1 channel a warp from global memory                  61 / 90
  *   windows in shared memory, two launches and norm_finish                      38 / 32
- *   fused, windows kept while all CTAs meet                                     29 / 26
- *   The profiler shows 60 instructions an output where the two convs need 28: the rest is filling windows (type, edges)
- *   and each leaf's set-up. Next: a warp a row instead of a leaf, pairs of steps a lane for 16-bit y.
- * Limits: a leaf's window (2047 stride + (K - 1) dil steps) within 97 KB; fused: all windows within the SMs' shared memory. */
-#include "conv_narrow.cuh"
+ * Limits: a leaf's window (2047 stride + (K - 1) dil steps) within 97 KB. */
+#include "depth.cuh"
 #include "group.cuh"
-#include <cooperative_groups.h>
 
-enum { DEPTH_SHARED = 99 * 1024, DEPTH_FUSED = 226 * 1024, DEPTH_WARPS = 8, DEPTH_FUSED_WARPS = 32 };
+enum { DEPTH_SHARED = 99 * 1024, DEPTH_WARPS = 8 };
 
 struct depth_shape {
-    int32_t slot;   /* floats of a leaf's window in shared memory */
-    int32_t rows;   /* fused: rows (frame, channel) of a CTA */
-    int32_t row;    /* fused: floats of a row's windows */
-    int32_t leaves; /* fused: of the longest row */
+    int32_t slot; /* floats of a leaf's window in shared memory */
 };
 
 struct depth_unit { /* one leaf of one channel */
@@ -48,7 +39,7 @@ template <int K>
 __device__ __forceinline__ void depth_outputs(
     float (&v)[4], const cuda_job &j, const float *x, const float *w, const float (&wk)[K ? K : 1], float bias) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) v[i] = 0;
+    for (int i = 0; i < 4; i++) v[i] = bias;
     int32_t step = 32 * j.g.stride;
     if constexpr (K > 0) {
 #pragma unroll
@@ -62,8 +53,6 @@ __device__ __forceinline__ void depth_outputs(
             for (int i = 0; i < 4; i++) v[i] = __fmaf_rn(x[k * j.g.dil + i * step], tap, v[i]);
         }
     }
-#pragma unroll
-    for (int i = 0; i < 4; i++) v[i] = __fadd_rn(v[i], bias);
 }
 
 /* Calls each(t, v, whole) for the lane's outputs, four at a time; whole: all four are steps of the leaf. */
@@ -85,10 +74,10 @@ __device__ __forceinline__ void depth_steps(const cuda_job &j, const depth_unit 
     float v[4] = {};
     for (int i = 0; i < 4; i++)
         if (t + 32 * i < u.left) {
-            float one = 0;
+            float one = bias;
             for (int32_t k = 0; k < j.g.k; k++)
                 one = __fmaf_rn(x[k * j.g.dil + 32 * i * j.g.stride], __ldg(w + (int64_t)k * j.g.co), one);
-            v[i] = __fadd_rn(one, bias);
+            v[i] = one;
         }
     each(t, v, false);
 }
@@ -172,59 +161,6 @@ __global__ void __launch_bounds__(32 * DEPTH_WARPS, 3)
         depth_y<K>(j, u, j.what & DO_RAW ? make_float4(0, 0, 0, 0) : j.coef[(int64_t)u.n * j.g.co + u.channel]);
 }
 
-/* ---- fused ---- */
-
-__device__ __forceinline__ bool depth_unit_of(
-    depth_unit &u, const cuda_job &j, const depth_shape &sh, float *shared, int32_t at) {
-    int32_t local = at / sh.leaves, leaf = at - local * sh.leaves, row = blockIdx.x * sh.rows + local;
-    if (local >= sh.rows || row >= j.n_frames * j.g.co) return false;
-    u.n = row / j.g.co;
-    u.channel = row - u.n * j.g.co;
-    u.f = frame_at(j, u.n);
-    u.t0 = leaf * NARROW_LEAF;
-    u.left = min(NARROW_LEAF, u.f.t_out - u.t0);
-    u.xs = shared + local * sh.row + leaf * sh.slot;
-    return u.left > 0;
-}
-
-template <int K>
-__global__ void __launch_bounds__(32 * DEPTH_FUSED_WARPS, 1)
-    depth_fused(const __grid_constant__ cuda_job j, const __grid_constant__ depth_shape sh) {
-    extern __shared__ float4 shared[];
-    __shared__ moments room[MERGE_THREADS];
-    __shared__ norm_value values[DEPTH_FUSED_WARPS];
-    float *xs = (float *)shared;
-    const int32_t warp = threadIdx.x >> 5, units = sh.rows * sh.leaves;
-    depth_unit u;
-    for (int32_t at = warp; at < units; at += DEPTH_FUSED_WARPS) {
-        if (!depth_unit_of(u, j, sh, xs, at)) continue;
-        depth_fill(j, u);
-        depth_stats<K>(j, u);
-    }
-    cooperative_groups::this_grid().sync();
-    int32_t row0 = blockIdx.x * sh.rows, last = min(row0 + sh.rows, j.n_frames * j.g.co) - 1;
-    int32_t first = row0 / j.g.cg;
-    for (int32_t id = first; id <= last / j.g.cg; id++) {
-        int32_t n = id / j.g.norm_groups, group = id - n * j.g.norm_groups;
-        nct_frame f = frame_at(j, n);
-        int64_t count = (int64_t)j.g.cg * leaf_columns(j, f.t_out);
-        const float4 *leaves = j.leaves + leaf_start(j, n) * j.g.co + group * count;
-        double shift = leaf_center(__ldcg(leaves));
-        moments m = moments_merge(leaves, count, shift, room);
-        if (warp == 0) {
-            norm_value v = group_finish(j, f, n, group, id * j.g.cg >= row0, m, shift);
-            if (threadIdx.x == 0) values[id - first] = v;
-        }
-        __syncthreads();
-    }
-    for (int32_t at = warp; at < units; at += DEPTH_FUSED_WARPS) {
-        if (!depth_unit_of(u, j, sh, xs, at)) continue;
-        int64_t pos0 = (int64_t)u.t0 * j.g.stride - u.f.pad_left;
-        u.xs += narrow_skew(j, u.f.x_off + u.channel / j.g.cog * u.f.x_pitch + pos0);
-        depth_y<K>(j, u, coef_of(j, values[(row0 + at / sh.leaves) / j.g.cg - first], u.channel));
-    }
-}
-
 /* ---- host ---- */
 
 static int64_t depth_floats(const geometry *g, int64_t steps) {
@@ -236,27 +172,13 @@ static int32_t leaf_steps(int32_t t_out) {
 int depth_holds(const geometry *g) {
     return g->cig == 1 && g->groups > 1 && depth_floats(g, NARROW_LEAF) * 4 <= DEPTH_SHARED - 2048;
 }
-static depth_shape fused_shape(const cuda_layer *l, const cuda_job *job) {
-    depth_shape sh = {};
-    int64_t rows = (int64_t)job->n_frames * job->g.co;
-    sh.leaves = (job->max_t_out + NARROW_LEAF - 1) / NARROW_LEAF;
-    sh.slot = (int32_t)depth_floats(&job->g, leaf_steps(job->max_t_out));
-    int64_t row = (sh.leaves - 1) * (int64_t)sh.slot +
-                  depth_floats(&job->g, job->max_t_out - (int64_t)(sh.leaves - 1) * NARROW_LEAF);
-    int64_t each = (rows + l->sms - 1) / l->sms;
-    if (each * row * 4 > DEPTH_FUSED - 8192 || each > DEPTH_FUSED_WARPS) return sh;
-    sh.row = (int32_t)row;
-    sh.rows = (int32_t)each;
-    return sh;
-}
-
 int depth_fits(const row *row, const cuda_layer *l, const cuda_job *job) {
     if (l->precision == NCT_PREC_F32) return 0;
-    return row->pass != PASS_FUSED || fused_shape(l, job).rows > 0;
+    return row->pass != PASS_FUSED || keep_fits(l, job);
 }
 
 template <int K> static cudaError_t run_pass(const cuda_job *job, cudaStream_t s) {
-    depth_shape sh = {(int32_t)depth_floats(&job->g, leaf_steps(job->max_t_out)), 0, 0, 0};
+    depth_shape sh = {(int32_t)depth_floats(&job->g, leaf_steps(job->max_t_out))};
     int32_t warps = (DEPTH_SHARED - 2048) / (sh.slot * 4);
     if (warps > DEPTH_WARPS) warps = DEPTH_WARPS;
     if (warps > job->g.co) warps = job->g.co;
@@ -268,28 +190,9 @@ template <int K> static cudaError_t run_pass(const cuda_job *job, cudaStream_t s
         <<<(uint32_t)(blocks * job->tiles), (uint32_t)(32 * warps), (size_t)warps * sh.slot * 4, s>>>(*job, sh);
     return cudaGetLastError();
 }
-template <int K> static cudaError_t run_fused(const cuda_layer *l, const cuda_job *job, cudaStream_t s) {
-    depth_shape sh = fused_shape(l, job);
-    cudaError_t err =
-        cudaFuncSetAttribute(depth_fused<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, DEPTH_FUSED - 8192);
-    if (err) return err;
-    int64_t rows = (int64_t)job->n_frames * job->g.co;
-    cudaLaunchAttribute together = {};
-    together.id = cudaLaunchAttributeCooperative;
-    together.val.cooperative = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((uint32_t)((rows + sh.rows - 1) / sh.rows));
-    config.blockDim = dim3(32 * DEPTH_FUSED_WARPS);
-    config.dynamicSmemBytes = (size_t)sh.rows * sh.row * 4;
-    config.stream = s;
-    config.attrs = &together;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, depth_fused<K>, *job, sh);
-}
-
 cudaError_t depth_launch(const cuda_layer *l, const cuda_job *job, const row *row, cudaStream_t s) {
     (void)row;
-    if (job->what & DO_MEET) return job->g.k == 3 ? run_fused<3>(l, job, s) : run_fused<0>(l, job, s);
+    if (job->what & DO_MEET) return keep_launch(l, job, s);
     return job->g.k == 3 ? run_pass<3>(job, s) : run_pass<0>(job, s);
 }
 
@@ -297,6 +200,5 @@ cudaError_t depth_load(void) {
     cudaFuncAttributes a;
     cudaError_t err = cudaFuncGetAttributes(&a, depth_pass<3>);
     if (!err) err = cudaFuncGetAttributes(&a, depth_pass<0>);
-    if (!err) err = cudaFuncGetAttributes(&a, depth_fused<3>);
-    return err ? err : cudaFuncGetAttributes(&a, depth_fused<0>);
+    return err ? err : keep_load_code();
 }

@@ -274,6 +274,8 @@ template <int KS> static cudaError_t run(const cuda_job *job, narrow_shape sh, c
         return job->precision == NCT_PREC_BF16 ? run_kernel<KS, NARROW_GELU_16, true>(job, sh, s)
                                                : run_kernel<KS, NARROW_GELU, true>(job, sh, s);
     }
+    if (job->g.act == NCT_NONE && plain && job->y_dtype == NCT_BF16)
+        return run_kernel<KS, NARROW_NONE, true>(job, sh, s);
     return y16 ? run_kernel<KS, NARROW_ANY, true>(job, sh, s) : run_kernel<KS, NARROW_ANY, false>(job, sh, s);
 }
 
@@ -290,6 +292,7 @@ template <int KS> static cudaError_t load(void) {
     cudaFuncAttributes a;
     cudaError_t err = cudaFuncGetAttributes(&a, narrow_kernel<KS, NARROW_ANY, false>);
     if (!err) err = cudaFuncGetAttributes(&a, narrow_kernel<KS, NARROW_ANY, true>);
+    if (!err) err = cudaFuncGetAttributes(&a, narrow_kernel<KS, NARROW_NONE, true>);
     if (!err) err = cudaFuncGetAttributes(&a, narrow_kernel<KS, NARROW_GELU, false>);
     if (!err) err = cudaFuncGetAttributes(&a, narrow_kernel<KS, NARROW_GELU, true>);
     return err ? err : cudaFuncGetAttributes(&a, narrow_kernel<KS, NARROW_GELU_16, true>);

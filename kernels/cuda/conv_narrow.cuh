@@ -16,9 +16,13 @@
  *   32 channels a CTA, 24 warps an SM, any alignment by way of a stage    76 / 51     49 / 42
  *   blocks of 32 steps, the last window as short as it is                 82 / 49     50 / 40
  *   blocks from 64-byte boundaries where all rows share one               56 / 38     51 / 40
+ *   16-bit y without an activation known when compiled (28 instructions an output, 17 after)  51 / 36
  *   The phases of a CTA (window, leaves, meeting, y) follow each other in one wave, so that neither the memory nor the
- *   issue slots are busy throughout. Unaligned rows (encodec48 with T + 1): 103 / 63. Next: y of one tile under the leaves of
- *   the next, longer runs of single-element stores.
+ *   issue slots are busy throughout: stamps (wav2vec2, bf16): window 6.7 us, leaves 8.6, meeting 1.8, y 12.8 and 6 more for
+ *   the second CTA of each SM, whose warps come last. Unaligned rows (encodec48 with T + 1): 103 / 63.
+ *   Lost: unaligned rows by way of a ring a warp, whole 64 bytes out of it (73 / 57 with T + 1, but 54 / 40 without); a list of
+ *   items, chains of one unit between y of another, 24 warps a CTA that never wait for all: wav2vec2 53 / 40; for one group
+ *   of all channels, frames counted one by one, 65 / 51. Next: bf16 x by m16n8k16, the ring as a kernel of its own.
  *
  * Plan: tf32 for both precisions (bf16 x and weights are exact in it). Leaf: 1 channel x 2048 steps about its first
  * output: chain ((t / 64) mod 16, (t mod 32) / 8) ascending, then chains over the last two bits, then the sixteen.
@@ -205,11 +209,16 @@ __device__ __forceinline__ float narrow_sixteen(const float *v, int32_t step) {
 __device__ __forceinline__ float narrow_value(float v, const float4 &c) {
     return __fmaf_rn(__fadd_rn(v, -c.x), c.z, c.w);
 }
-enum { NARROW_ANY, NARROW_GELU, NARROW_GELU_16 }; /* GELU within the bounds of tf32, of bf16 */
+enum { /* known when compiled: nothing given, y not raw and not f16; GELU within the bounds of tf32, of bf16 */
+    NARROW_ANY,
+    NARROW_GELU,
+    NARROW_GELU_16,
+    NARROW_NONE
+};
 template <int ACT, int V> __device__ __forceinline__ void narrow_act(float (&z)[V], int32_t act) {
     if constexpr (ACT == NARROW_ANY)
         act_row(z, act);
-    else {
+    else if constexpr (ACT != NARROW_NONE) {
 #pragma unroll
         for (int i = 0; i < V; i++) z[i] = ACT == NARROW_GELU ? act_gelu_tf32(z[i]) : act_gelu_bf16(z[i]);
     }

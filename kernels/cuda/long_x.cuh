@@ -9,7 +9,7 @@
 #include "group.cuh"
 #include "wgmma.cuh"
 
-enum { LONG_STAGES_MAX = 3 };
+enum { LONG_STAGES_MAX = 3, LONG_SKEW = 31, LONG_RUN = 128, LONG_TILES = LONG_RUN / 8, LONG_AHEAD = 4 };
 
 struct long_shape {
     int32_t rows;   /* channels of a chunk */
@@ -74,7 +74,7 @@ __device__ __forceinline__ long_copy long_copy_of(const cuda_job &j, const long_
     first = max(first, (x + 15) & ~(uintptr_t)15);
     last = min(last, end);
     int32_t bytes = r.hi > r.lo && last > first ? (int32_t)(last - first) : 0;
-    return {(const char *)first, bytes, (int32_t)(((uintptr_t)window & 15) + first - (uintptr_t)window)};
+    return {(const char *)first, bytes, (int32_t)(((uintptr_t)window & LONG_SKEW) + first - (uintptr_t)window)};
 }
 
 /* Start the copies of chunk `chunk`, at most 32 N rows, by one warp; `more` bytes of other copies arrive at the barrier. */
@@ -106,7 +106,7 @@ __device__ __forceinline__ void long_patch(
     long_rows all = long_rows_of<SIZE>(j, t);
     int32_t rows = min(sh.rows, j.g.cig - chunk * sh.rows);
     for (int32_t r = threadIdx.x >> 5; r < rows; r += blockDim.x >> 5) {
-        int32_t c = chunk * sh.rows + r, skew = (int32_t)((uintptr_t)(all.window + c * all.step) & 15);
+        int32_t c = chunk * sh.rows + r, skew = (int32_t)((uintptr_t)(all.window + c * all.step) & LONG_SKEW);
         long_copy copy = long_copy_of<SIZE>(j, all, c);
         int32_t lo = max(all.lo, (copy.to - skew) / SIZE), hi = min(all.hi, (copy.to - skew + copy.bytes) / SIZE);
         if (!copy.bytes) lo = hi = all.lo;
@@ -125,7 +125,7 @@ __device__ __forceinline__ void long_patch(
 /* Byte of its stage's row at which position 0 of channel c's window lies. */
 template <int SIZE> __device__ __forceinline__ int32_t long_skew(const cuda_job &j, const long_item &t, int32_t c) {
     uint32_t base = (uint32_t)(uintptr_t)j.x + (uint32_t)(t.f.x_off + t.t0 - t.f.pad_left) * SIZE;
-    return (int32_t)((base + (uint32_t)c * (uint32_t)t.f.x_pitch * SIZE) & 15);
+    return (int32_t)((base + (uint32_t)c * (uint32_t)t.f.x_pitch * SIZE) & LONG_SKEW);
 }
 /* Does any row of the node need long_patch? The ends of a frame, and of the allocation if it begins or ends oddly. */
 __device__ __forceinline__ bool long_ragged(const cuda_job &j, const long_item &t) {
@@ -146,32 +146,38 @@ template <int KIND> __device__ __forceinline__ uint32_t long_tf32(int32_t dtype,
                                   : round_tf32(__fmul_rn((float)(short)bits, 1.0f / 32768.0f));
 }
 
-/* Fragment words of columns `step` and `step` + 1. PAIR: they begin at an even element. */
+__device__ __forceinline__ uint32_t long_load4(const char *from) {
+    uint32_t v;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(shared_address(from))); /* where it is written: early */
+    return v;
+}
+__device__ __forceinline__ uint32_t long_load2(const char *from) {
+    uint16_t v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(shared_address(from)));
+    return v;
+}
+/* Of columns `step` and `step` + 1, as they lie in memory; long_make makes fragment words of them. PAIR (bf16): they begin at
+ * an even element. f32: singly, as MMAs want the other row's word beside each. */
 template <int KIND, bool PAIR>
-__device__ __forceinline__ void long_words(
-    uint32_t (&v)[2], int32_t dtype, const char *row0, const char *row1, int32_t step) {
-    if constexpr (KIND == LONG_F32) {
-        uint32_t raw[2];
-        if constexpr (PAIR)
-            *(uint2 *)raw = *(const uint2 *)(row0 + 4 * step);
-        else
-            raw[0] = *(const uint32_t *)(row0 + 4 * step), raw[1] = *(const uint32_t *)(row0 + 4 * step + 4);
-        v[0] = long_tf32<KIND>(dtype, raw[0]);
-        v[1] = long_tf32<KIND>(dtype, raw[1]);
-    } else if constexpr (KIND == LONG_HALF) {
-        v[0] = long_tf32<KIND>(dtype, *(const uint16_t *)(row0 + 2 * step));
-        v[1] = long_tf32<KIND>(dtype, *(const uint16_t *)(row0 + 2 * step + 2));
-    } else {
-        uint32_t a, b;
-        if constexpr (PAIR)
-            a = *(const uint32_t *)(row0 + 2 * step), b = *(const uint32_t *)(row1 + 2 * step);
-        else {
-            a = *(const uint16_t *)(row0 + 2 * step) | (uint32_t) * (const uint16_t *)(row0 + 2 * step + 2) << 16;
-            b = *(const uint16_t *)(row1 + 2 * step) | (uint32_t) * (const uint16_t *)(row1 + 2 * step + 2) << 16;
-        }
+__device__ __forceinline__ void long_fetch(uint32_t (&v)[2], const char *row0, const char *row1, int32_t step) {
+    if constexpr (KIND == LONG_F32)
+        v[0] = long_load4(row0 + 4 * step), v[1] = long_load4(row0 + 4 * step + 4);
+    else if constexpr (KIND == LONG_HALF)
+        v[0] = long_load2(row0 + 2 * step), v[1] = long_load2(row0 + 2 * step + 2);
+    else if constexpr (PAIR)
+        v[0] = long_load4(row0 + 2 * step), v[1] = long_load4(row1 + 2 * step);
+    else {
+        v[0] = long_load2(row0 + 2 * step) | long_load2(row0 + 2 * step + 2) << 16;
+        v[1] = long_load2(row1 + 2 * step) | long_load2(row1 + 2 * step + 2) << 16;
+    }
+}
+template <int KIND> __device__ __forceinline__ void long_make(uint32_t (&v)[2], int32_t dtype) {
+    if constexpr (KIND == LONG_BF16) {
+        const uint32_t a = v[0], b = v[1];
         v[0] = __byte_perm(a, b, 0x5410);
         v[1] = __byte_perm(a, b, 0x7632);
-    }
+    } else
+        v[0] = long_tf32<KIND>(dtype, v[0]), v[1] = long_tf32<KIND>(dtype, v[1]);
 }
 
 __device__ __forceinline__ void long_mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -179,27 +185,6 @@ __device__ __forceinline__ void long_mma_bf16(float (&d)[4], const uint32_t (&a)
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-/* ---- y ---- */
-
-/* Four consecutive values; `left`: how many of them are the frame's. wide: y is whole 4 elements there. */
-__device__ __forceinline__ void long_store4(
-    const cuda_job &j, int64_t at, const float (&z)[4], bool wide, int32_t size, int32_t left) {
-    if (wide && left > 3) {
-        if (size == 4)
-            asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"((float *)j.y + at), "f"(z[0]), "f"(z[1]),
-                         "f"(z[2]), "f"(z[3])
-                         : "memory");
-        else
-            asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"((unsigned short *)j.y + at),
-                         "r"(narrow_pair(j.y_dtype, z[0], z[1])), "r"(narrow_pair(j.y_dtype, z[2], z[3]))
-                         : "memory");
-        return;
-    }
-#pragma unroll
-    for (int e = 0; e < 4; e++)
-        if (e < left) store_element(j.y, size == 4 ? NCT_F32 : j.y_dtype, at + e, z[e]);
-}
-
 /* ---- host ---- */
 
 /* Every fragment pair begins at an even element? */
