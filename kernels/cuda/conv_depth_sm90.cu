@@ -322,7 +322,11 @@ template <int KIND> static cudaError_t load(void) {
     return err ? err : cudaFuncGetAttributes(&a, depth_keep<KIND, 0, true>);
 }
 cudaError_t keep_load_code(void) {
-    cudaError_t err = load<KEEP_F32>();
+    int device, major = 0;
+    cudaError_t err = cudaGetDevice(&device);
+    if (!err) err = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (err || major != 9) return err; /* no code for other cards, and no row of theirs that needs it */
+    err = load<KEEP_F32>();
     if (!err) err = load<KEEP_BF16>();
     return err ? err : load<KEEP_HALF>();
 }
