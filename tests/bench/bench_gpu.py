@@ -145,7 +145,7 @@ class Case:
         best, rows = min((v for k, v in us.items() if k.startswith("torch")), default=None), []
         for key, v in us.items():
             row = {"bench": "gpu-layer", "shape": self.name, "precision": self.precision, "impl": key, "median_us": round(v, 2),
-                   "floor_us": round(self.floor, 2), "ratio": round(best / v, 3) if best else None, "hot": self.sets == 64}
+                   "floor_us": max(0.01, round(self.floor, 2)), "ratio": round(best / v, 3) if best else None, "hot": self.sets == 64}
             if plans and key in plans:
                 row.update(plan=plans[key]["plan"], schedule=plans[key]["schedule"])
             rows.append(row)

@@ -126,7 +126,7 @@ def gpu_more():
     found = rows("gpu-accuracy.json")
     if found:
         worst = {p: max(r["of_bound"] for r in found if r["precision"] == p) for p in dict.fromkeys(r["precision"] for r in found)}
-        said.append("Largest error on the bench's shapes against float64, as a part of its bound: " + ", ".join(f"{p} {v:.2f}" for p, v in worst.items()) + ".")
+        said.append("Largest error on the bench's shapes and 300 random layers against float64, as a part of its bound: " + ", ".join(f"{p} {v:.2f}" for p, v in worst.items()) + ".")
     overlap = {(r["what"], r["slots"]): r for r in rows("gpu-overlap.json") if r["bench"] == "engine"}
     if ("whole engine", 3) in overlap:
         said.append("The engine without ZeroMQ on the default batch (16 frames of 128 x 1024 f32), as a part of the rate of plain copies in both directions: "

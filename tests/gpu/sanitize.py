@@ -49,8 +49,8 @@ def result(tool, runs, end):
         found = SUMMARY.findall(text)
         errors += sum(int(a or b) for a, b in found)
         if code or not found:
-            said = [x for x in text.splitlines() if re.search(r"Error|WRONG|walk:|hazard", x)]
-            failed.append(f"{log.name}: exit {code}" + "".join("; " + x.strip("= ")[:200] for x in said[:3]))
+            said = [x for x in text.splitlines() if re.search(r"[Ee]rror detected|Invalid|Race reported|WRONG|walk:|^=+ +at ", x)]
+            failed.append(f"{log.name}: exit {code}" + "".join("; " + x.strip("= ")[:200] for x in said[:5]))
         jobs += sum(int(n) for n in re.findall(r"^(\d+) jobs over", text, re.M))
     return {"bench": "gpu-sanitizer", "tool": tool, "errors": errors, "jobs": jobs, "rows_run": sum(n > 0 for n in rows.values()),
             "rows": len(rows), "rows_not_run": [k for k, n in rows.items() if not n], "failed": failed}

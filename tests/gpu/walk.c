@@ -75,15 +75,16 @@ typedef struct {
 } made;
 
 static int n_walked, n_wrong;
+static char under_way[160]; /* the job, for what ends the walk */
 static double end_s;
 
 static void die(const char *what) {
-    fprintf(stderr, "walk: %s\n", what);
+    fprintf(stderr, "walk: %s%s\n", under_way, what);
     exit(1);
 }
 static void must(cudaError_t err, const char *what) {
     if (!err) return;
-    fprintf(stderr, "walk: %s: %s\n", what, cudaGetErrorString(err));
+    fprintf(stderr, "walk: %s%s: %s\n", under_way, what, cudaGetErrorString(err));
     exit(1);
 }
 static double now_s(void) {
@@ -296,6 +297,7 @@ static void walk_job(int l, int j, const char *row, int precision, nct_layer *la
     static const double bounds[PRECISIONS] = {[NCT_PREC_F32] = 1e-3, [NCT_PREC_TF32] = 5e-2, [NCT_PREC_BF16] = 3e-1};
     work *k = work_at(l, j);
     nct_why why;
+    snprintf(under_way, sizeof under_way, "%s, precision %d, %s, layer %d: ", row, precision, jobs[j].name, l);
     int error = run_job(layer, k, &jobs[j], &why);
     if (error && error != -ENOTSUP) die(why.text);
     if (error) return;
