@@ -21,7 +21,8 @@
  *   what the next turns need in shared memory instead of registers              163 / 112
  *   no undefined value alive through the main loop (20 registers of a conditional load in the merge): words of four tiles
  *   on their way while four are multiplied; weights before the copies           150 / 100      154 / 136
- *   Bulk copies run at 4 TB/s at any distance from 128 bytes. Stamps of a turn (tf32): products 19 us for 56 MB, leaves 1.3,
+ *   Bulk copies run at 3.8 to 4.2 TB/s at most distances from 128 bytes, 3.3 at the worst. Stamps of a turn
+ *   (tf32): products 19 us for 56 MB, leaves 1.3,
  *   meeting 1.5, merge 2.2, y 5; but all wait 7 us (bf16 3.5) for the frame's first CTA, all of whose warps put padding
  *   into every chunk. Next: padding by the warps that read it. Lost: one tap and 128 channels (convtasnet), 62 / 51 where
  *   64 / 49 was; a 17th warp for the copies (96 registers a thread instead of 128).

@@ -77,28 +77,6 @@ __device__ __forceinline__ long_copy long_copy_of(const cuda_job &j, const long_
     return {(const char *)first, bytes, (int32_t)(((uintptr_t)window & LONG_SKEW) + first - (uintptr_t)window)};
 }
 
-/* Start the copies of chunk `chunk`, at most 32 N rows, by one warp; `more` bytes of other copies arrive at the barrier. */
-template <int SIZE, int N>
-__device__ __forceinline__ void long_load(const cuda_job &j, const long_shape &sh, const long_item &t, int32_t chunk,
-    char *stage, uint64_t *full, uint32_t more) {
-    const int32_t lane = threadIdx.x & 31, c0 = chunk * sh.rows, rows = min(sh.rows, j.g.cig - c0);
-    long_rows all = long_rows_of<SIZE>(j, t);
-    long_copy copy[N];
-    uint32_t bytes = 0;
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        copy[i].bytes = 0;
-        if (lane + 32 * i < rows) copy[i] = long_copy_of<SIZE>(j, all, c0 + lane + 32 * i);
-        bytes += copy[i].bytes;
-    }
-    bytes = __reduce_add_sync(~0u, bytes) + more;
-    if (lane == 0) barrier_expect(full, bytes);
-    __syncwarp();
-    stage += lane * sh.pitch;
-#pragma unroll
-    for (int i = 0; i < N; i++, stage += 32 * sh.pitch)
-        if (copy[i].bytes) bulk_copy(stage + copy[i].to, copy[i].from, copy[i].bytes, full);
-}
 /* What the copies left out: padding, and elements at the ends of x's allocation. By the CTA; rare. */
 template <int SIZE>
 __device__ __forceinline__ void long_patch(

@@ -11,16 +11,6 @@
 
 enum { MMA_STAGES = 3, MMA_SLOTS = 16, MMA_SHARED = 98 * 1024 };
 
-struct unit_shape {
-    int32_t units;                                /* of one position: word rows of a chunk / 4 */
-    int32_t room;                                 /* slots that have memory: no more than the job has frames */
-    int32_t window, stride, phase;                /* positions of a slot; units of one phase */
-    int32_t pitch, deep;                          /* units of a slot (odd); from unit to unit along the channels */
-    int32_t team;                                 /* warps that fill one chunk */
-    int32_t tap_rest, tap_whole;                  /* dil mod stride, dil / stride */
-    uint32_t row_magic, slot_magic, stride_magic; /* of room * window, window, stride */
-};
-
 struct mma_shape {
     int32_t co_tiles;          /* tiles of BM channels in a conv group */
     int32_t slots;             /* frames in a tile */
@@ -30,8 +20,6 @@ struct mma_shape {
     int32_t slot_words, pitch; /* words of a slot and of a word row; pitch is 8 mod 32 */
     int32_t wide;  /* x lies so that 16 bytes can be read at once: one slot, stride 1, pitches of whole 16 bytes */
     int32_t units; /* wide: 16-byte units that cover the window of a row */
-    unit_shape x;
-    int32_t x_buffers;
     int32_t stages, buffers;           /* of weights and of x (wgmma) */
     int32_t bulk;                      /* wgmma: rows of x come by bulk copies and are made words where they lie */
     uint32_t unit_magic, stride_magic; /* ceil(2^32 / units), / stride */
